@@ -1,0 +1,70 @@
+# `make` alone lists the targets.
+
+GO           ?= go
+ARGS         ?=
+FUZZTIME     ?= 10s
+FUZZ_PKGS    ?= ./idem
+TEST_TIMEOUT ?= 10m
+RACE_TIMEOUT ?= 20m
+# cmd/ tests start the real binary, which the race detector does not see.
+RACE_PKGS    ?= $$($(GO) list ./... | grep -v '/cmd/')
+VERSION      ?= $(shell git describe --always --dirty 2>/dev/null || echo dev)
+
+# What ships has no cgo. No VCS stamp: VERSION says it, and builds must not need git.
+export CGO_ENABLED := 0
+export GOFLAGS := $(strip -buildvcs=false $(GOFLAGS))
+
+LINTER := tools/bin/golangci-lint
+
+.PHONY: help run build test race fuzz-smoke lint clean need-cc
+.DEFAULT_GOAL := help
+
+help: ## List the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+run: build ## Build, then serve with the defaults; ARGS="..." is appended
+	./bin/idemd serve $(ARGS)
+
+build: ## Build every command into bin/
+	$(GO) build -trimpath -ldflags '-X main.version=$(VERSION)' -o bin/ ./cmd/...
+
+# -count=1: a cached result knows nothing of a binary that the test built and started.
+test: ## All tests, then again under the race detector
+	$(GO) test -count=1 -timeout $(TEST_TIMEOUT) ./...
+	@$(MAKE) --no-print-directory race
+
+race: need-cc ## The tests of RACE_PKGS under the race detector (needs a C compiler)
+	CGO_ENABLED=1 $(GO) test -race -tags pebblegozstd -count=1 -timeout $(RACE_TIMEOUT) $(RACE_PKGS)
+
+fuzz-smoke: ## Each fuzz target of FUZZ_PKGS for FUZZTIME
+	@set -e; for pkg in $(FUZZ_PKGS); do \
+	  list=$$($(GO) test -list '^Fuzz' $$pkg); \
+	  names=$$(echo "$$list" | grep '^Fuzz') || { echo "no fuzz target in $$pkg" >&2; exit 1; }; \
+	  for name in $$names; do \
+	    echo "$$pkg $$name"; \
+	    $(GO) test -run '^$$' -fuzz "^$$name\$$" -fuzztime $(FUZZTIME) $$pkg; \
+	  done; \
+	done
+
+lint: $(LINTER) ## gofmt, vet, golangci-lint (the import table too), go.mod
+	@files=$$(gofmt -l .) && test -z "$$files" || { echo "not gofmt-ed: $$files" >&2; exit 1; }
+	$(GO) vet ./...
+	$(LINTER) run ./...
+	$(GO) mod verify
+	$(GO) mod tidy -diff
+
+$(LINTER): tools/go.mod tools/go.sum
+	$(GO) -C tools build -o bin/golangci-lint github.com/golangci/golangci-lint/v2/cmd/golangci-lint
+	@touch $@
+
+clean: ## Remove what make built; data directories stay
+	rm -rf bin tools/bin
+
+need-cc:
+	@cc=$$($(GO) env CC); \
+	ok() { command -v $${cc%% *} >/dev/null && echo '#include <stdlib.h>' | $$cc -fsyntax-only -x c - 2>/dev/null; }; \
+	ok && exit 0; \
+	if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+	  apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends gcc libc6-dev >/dev/null; \
+	fi; \
+	ok || { echo "the race detector needs a C compiler and libc headers (Debian: apt-get install gcc libc6-dev)" >&2; exit 1; }

@@ -1,0 +1,29 @@
+package idem
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"time"
+)
+
+// Effect is the one durable trace of a call's side effect: a row of the ledger.
+type Effect struct {
+	ID        string // EffectID of the call
+	CallID    CallID
+	Key       Key
+	Tool      string
+	Amount    *int64 // what the tool counts, in its own smallest unit; nil where it counts nothing
+	CreatedAt time.Time
+}
+
+// EffectID is a function of the call alone: known before the tool runs, the
+// same on every attempt, and what goes downstream (R10).
+func EffectID(id CallID) string {
+	var in [len(effectTag) + len(id)]byte
+	copy(in[:], effectTag)
+	copy(in[len(effectTag):], id[:])
+	sum := sha256.Sum256(in[:])
+	return "eff_" + hex.EncodeToString(sum[:16])
+}
+
+const effectTag = "idemd-effect-1"

@@ -1,0 +1,160 @@
+package idem
+
+import (
+	"context"
+	"fmt"
+	"time"
+)
+
+// Effects says where a tool has its side effect.
+type Effects string
+
+const (
+	EffectsNone     Effects = "none"     // nothing to protect: no effect row
+	EffectsLocal    Effects = "local"    // the effect row is the effect: a pure function of args and effect id
+	EffectsExternal Effects = "external" // on somebody else's system
+)
+
+// Rerun says what a tool allows after an answer was lost (R13).
+type Rerun string
+
+const (
+	RerunYes    Rerun = "rerun"  // no effect of its own, or downstream honours the effect id
+	RerunVerify Rerun = "verify" // ask downstream first
+	RerunHold   Rerun = "hold"   // never without a person; the default for anything external
+)
+
+// strictness orders promises; an unknown word is the strictest, so that R13
+// fails closed.
+func (r Rerun) strictness() int {
+	switch r {
+	case RerunYes:
+		return 0
+	case RerunVerify:
+		return 1
+	default:
+		return 2
+	}
+}
+
+func stricter(a, b Rerun) Rerun {
+	if a.strictness() >= b.strictness() {
+		return a
+	}
+	return b
+}
+
+// Codes of failures that idemd itself gives; a tool may have others.
+const (
+	FailureTool      = "tool_failed"
+	FailurePanic     = "tool_panic"
+	FailureTimeout   = "tool_timeout"
+	FailureMissing   = "tool_missing"
+	FailureExhausted = "attempts_exhausted"
+	FailureLost      = "outcome_unknown" // only on held calls: the answer was lost
+)
+
+// Failure is a definite answer "it was not done", stored with the call and
+// replayed. A tool returns it as its error; any other error of an external tool
+// means that nobody knows.
+type Failure struct {
+	Code      string
+	Message   string
+	Retryable bool // the same key may open the call again
+}
+
+func (f *Failure) Error() string { return fmt.Sprintf("%s: %s", f.Code, f.Message) }
+
+// Invocation is what a tool is given. Args are the caller's bytes, numbers
+// exact; a tool must not modify or keep them.
+type Invocation struct {
+	CallID   CallID
+	EffectID string
+	Attempt  int
+	Args     []byte
+}
+
+// Result is what a tool did.
+type Result struct {
+	Output []byte // JSON; nil is null
+	Amount *int64 // for the effect row
+}
+
+// Verification is what downstream knows of an effect id.
+type Verification struct {
+	Found  bool
+	Result Result // what was found
+}
+
+// Tool is a declaration: what a tool promises, and how it is run.
+type Tool struct {
+	Name        string // [a-z][a-z0-9_]{0,63}
+	Description string
+	Effects     Effects
+	Rerun       Rerun
+	Schema      []byte // JSON Schema of args, shown to clients; nil where anything goes
+
+	// Timeout ends an attempt's context. Zero takes the runner's. Too low turns
+	// slow successes into doubt, too high keeps a worker on a dead peer.
+	Timeout time.Duration
+
+	// Settle is how long after a dispatch a verification's "not found" is not
+	// believed yet, since downstream may still be at work. Zero means twice the
+	// time-out. Only for RerunVerify.
+	Settle time.Duration
+
+	// Check says whether args fit the schema; nil accepts everything. The error
+	// is an *Error with CodeInvalidArguments. It must be a pure function.
+	Check func(args []byte) error
+
+	// Invoke runs one attempt. A local tool must be a pure function of its
+	// invocation. The error is a *Failure where it is definite that nothing was
+	// done; any other error of an external tool means "not known".
+	Invoke func(ctx context.Context, inv Invocation) (Result, error)
+
+	// Verify asks downstream. An error means no answer. Only for RerunVerify.
+	Verify func(ctx context.Context, inv Invocation) (Verification, error)
+}
+
+// Validate reports what is wrong with a declaration.
+func (t *Tool) Validate() error {
+	if !validToolName(t.Name) {
+		return fmt.Errorf("idem: tool %q: the name must match [a-z][a-z0-9_]{0,63}", t.Name)
+	}
+	if t.Invoke == nil {
+		return fmt.Errorf("idem: tool %s: nothing to invoke", t.Name)
+	}
+	switch t.Effects {
+	case EffectsNone, EffectsLocal:
+		if t.Rerun != RerunYes {
+			return fmt.Errorf("idem: tool %s: without an external effect it can always run again; rerun must be %q", t.Name, RerunYes)
+		}
+	case EffectsExternal:
+		switch t.Rerun {
+		case RerunYes, RerunVerify, RerunHold:
+		default:
+			return fmt.Errorf("idem: tool %s: rerun must be %q, %q or %q", t.Name, RerunYes, RerunVerify, RerunHold)
+		}
+	default:
+		return fmt.Errorf("idem: tool %s: effects must be %q, %q or %q", t.Name, EffectsNone, EffectsLocal, EffectsExternal)
+	}
+	if (t.Rerun == RerunVerify) != (t.Verify != nil) {
+		return fmt.Errorf("idem: tool %s: a way to verify and rerun %q go together", t.Name, RerunVerify)
+	}
+	if t.Timeout < 0 || t.Settle < 0 {
+		return fmt.Errorf("idem: tool %s: negative duration", t.Name)
+	}
+	return nil
+}
+
+func validToolName(s string) bool {
+	if len(s) == 0 || len(s) > 64 || s[0] < 'a' || s[0] > 'z' {
+		return false
+	}
+	for _, c := range []byte(s) {
+		if (c < 'a' || c > 'z') && (c < '0' || c > '9') && c != '_' {
+			return false
+		}
+	}
+	return true
+}

@@ -1,0 +1,517 @@
+package idem
+
+import "time"
+
+// Transition is a rule applied to a record: it looks at the call of a key, nil
+// where the key is unknown, and says what becomes of it.
+//
+// A store may run a transition more than once before its change is committed,
+// so it is a pure function, and it never modifies cur.
+type Transition func(cur *Call) (Change, error)
+
+// Change is what a transition decided.
+type Change struct {
+	Verdict Verdict
+
+	// Before is the record that was looked at, nil where there was none.
+	Before *Call
+
+	// After is the record as it is now. It equals Before where only events are
+	// written, or nothing at all. Nil where there is no record.
+	After *Call
+
+	// Write says that After, Effect and Events must be committed together. A
+	// change without it writes nothing.
+	Write bool
+
+	Effect *Effect // the row to add to the ledger, or nil
+	Events []Event // to append to the call's audit trail; the store numbers them
+
+	// Lease is how long After may run unrenewed; only where After is running
+	// and this change made it so.
+	Lease time.Duration
+}
+
+// Verdict names what a change decided.
+type Verdict uint8
+
+const (
+	VerdictNone     Verdict = iota
+	VerdictCreated          // Submit: a new call
+	VerdictRequeued         // Submit: a failed and retryable call opened again
+	VerdictJoined           // Submit: the call is pending or running
+	VerdictReplayed         // Submit: the call has ended; its answer is given again
+	VerdictClaimed          // Claim: running under the lease that was asked for
+	VerdictStopped          // Claim: it must not run again; it is failed or held now
+	VerdictSettled          // Succeed, Fail, Hold, Release: applied
+	VerdictStale            // Claim, Succeed, Fail, Hold, Release: somebody else moved the call
+	VerdictResolved         // Resolve: applied
+	VerdictExpired          // Expire: only a tombstone is left
+)
+
+var verdictNames = [...]string{"none", "created", "requeued", "joined", "replayed", "claimed", "stopped", "settled", "stale", "resolved", "expired"}
+
+func (v Verdict) String() string {
+	if int(v) < len(verdictNames) {
+		return verdictNames[v]
+	}
+	return "verdict?"
+}
+
+// unchanged is the change that writes nothing.
+func unchanged(cur *Call, v Verdict) (Change, error) {
+	return Change{Verdict: v, Before: cur, After: cur}, nil
+}
+
+// revise returns a copy of a record to change.
+func revise(cur *Call) Call {
+	c := *cur
+	c.Revision++
+	return c
+}
+
+// refuse returns the sentinel's refusal about a call.
+func refuse(sentinel *Error, cur *Call, effect Doubt) (Change, error) {
+	err := *sentinel
+	err.CallID, err.Effect = cur.ID, effect
+	return Change{Before: cur, After: cur}, &err
+}
+
+// event is one about the record as it is after the change.
+func event(c *Call, at time.Time, name EventName, d Detail) Event {
+	return Event{At: at, Name: name, Attempt: c.Attempt, Owner: c.Owner, Detail: d.encode()}
+}
+
+// Admission is what a Submit may take if it turns out that something must be
+// written.
+type Admission struct {
+	ID        CallID    // of the new call
+	CreatedAt time.Time // of the new call: strictly increasing, see [Call]
+	Now       time.Time // wall clock: decides windows
+
+	// Check says whether a new call is acceptable: the tool is known, the args
+	// fit its schema. It is asked only about a key that is unknown: a known one
+	// is never validated again. Nil accepts.
+	Check func() error
+
+	// Refuse is the error for a request that would need a write while there is
+	// no room for it; nil where there is.
+	Refuse error
+}
+
+// Submit brings an intent in: it creates the call, replays it, joins it, opens
+// it again, or refuses it (R2, R3, R9, R16).
+//
+// Errors: what Check and Refuse say, ErrConflict, ErrKeyExpired,
+// ErrOutcomeUnknown. None of them writes anything.
+func Submit(r Request, adm Admission) Transition {
+	return func(cur *Call) (Change, error) {
+		if cur == nil {
+			return create(r, adm)
+		}
+		switch {
+		case cur.Fingerprint != r.Fingerprint:
+			return refuse(ErrConflict, cur, DoubtNone)
+		case cur.Expired(adm.Now):
+			return refuse(ErrKeyExpired, cur, DoubtNone)
+		case cur.Status == StatusHeld:
+			return refuse(ErrOutcomeUnknown, cur, DoubtUnknown)
+		case cur.Retryable():
+			return requeue(cur, adm)
+		case cur.Status.Ended():
+			return unchanged(cur, VerdictReplayed)
+		default:
+			return unchanged(cur, VerdictJoined)
+		}
+	}
+}
+
+func create(r Request, adm Admission) (Change, error) {
+	if adm.Check != nil {
+		if err := adm.Check(); err != nil {
+			return Change{}, err
+		}
+	}
+	if adm.Refuse != nil {
+		return Change{}, adm.Refuse
+	}
+	c := &Call{
+		ID: adm.ID, Key: r.Key, Fingerprint: r.Fingerprint,
+		Tool: r.Tool, Args: r.Args, ClientID: r.ClientID, Seq: r.Seq,
+		CreatedAt: adm.CreatedAt, UpdatedAt: adm.CreatedAt, Revision: 1,
+		Status: StatusPending, Deliveries: 1,
+	}
+	return Change{
+		Verdict: VerdictCreated, After: c, Write: true,
+		Events: []Event{event(c, adm.CreatedAt, EventCreated, Detail{})},
+	}, nil
+}
+
+func requeue(cur *Call, adm Admission) (Change, error) {
+	if adm.Refuse != nil {
+		return Change{Before: cur, After: cur}, adm.Refuse
+	}
+	c := revise(cur)
+	reopen(&c, adm.Now)
+	c.Deliveries++
+	return Change{
+		Verdict: VerdictRequeued, Before: cur, After: &c, Write: true,
+		Events: []Event{event(&c, adm.Now, EventRequeued, Detail{})},
+	}, nil
+}
+
+// reopen makes a call pending again. The attempts and the crashes stay: they
+// only ever count up.
+func reopen(c *Call, now time.Time) {
+	c.Status, c.UpdatedAt = StatusPending, now
+	c.EndedAt, c.ExpiresAt = time.Time{}, time.Time{}
+	c.Result, c.Failure = nil, nil
+	c.Owner, c.LeaseUntil = "", time.Time{}
+}
+
+// Terms are what every change of a call that somebody works on needs to know.
+type Terms struct {
+	Now    time.Time     // wall clock: for people, and the start of a window
+	Window time.Duration // how long the key is remembered after an end (R16)
+
+	// Deliveries came for the key since the record was last written.
+	Deliveries int64
+}
+
+// end makes a call ended.
+func (t Terms) end(c *Call, s Status) {
+	c.Status, c.UpdatedAt, c.EndedAt = s, t.Now, t.Now
+	c.ExpiresAt = t.Now.Add(t.Window)
+	t.leave(c)
+}
+
+// hold makes a call held, and says why.
+func (t Terms) hold(c *Call, why Failure) {
+	why.Retryable = false
+	c.Status, c.UpdatedAt, c.Failure, c.Result = StatusHeld, t.Now, &why, nil
+	t.leave(c)
+}
+
+// leave takes the lease off a call that does not run any more.
+func (t Terms) leave(c *Call) {
+	c.Owner, c.LeaseUntil = "", time.Time{}
+	c.Deliveries += t.Deliveries
+}
+
+// ClaimTerms are the terms of a claim.
+type ClaimTerms struct {
+	Terms
+	Owner      string
+	Lease      time.Duration
+	MaxCrashes int
+
+	// Tool is the call's tool, nil where the configuration has it no more.
+	Tool *Tool
+
+	// From is the lease under which the call was found running and due; zero
+	// for a pending one. The claim applies only if it still is.
+	From Lease
+
+	// Recovered says that an earlier life left the call.
+	Recovered bool
+}
+
+// Claim is the only door to running (R11). It decides alone what a due running
+// call becomes: running again, held, or stopped (R12, R13, R14).
+//
+// Verdicts: VerdictClaimed; VerdictStopped, with the call failed or held;
+// VerdictStale where the call is not what it was found to be. No errors.
+func Claim(t ClaimTerms) Transition {
+	return func(cur *Call) (Change, error) {
+		switch {
+		case cur != nil && cur.Status == StatusPending:
+			return t.claimPending(cur)
+		case t.From.Holds(cur):
+			return t.takeOver(cur)
+		default:
+			return unchanged(cur, VerdictStale)
+		}
+	}
+}
+
+func (t ClaimTerms) claimPending(cur *Call) (Change, error) {
+	ch := Change{Verdict: VerdictClaimed, Before: cur, Write: true}
+	c := revise(cur)
+	if t.Recovered {
+		ch.Events = append(ch.Events, event(&c, t.Now, EventRecovered, Detail{}))
+	}
+	if t.Tool == nil {
+		// Not dispatched since it was last known what came of it, so this is
+		// definite: the key may ask again once the tool is back.
+		return t.stop(ch, &c, Failure{Code: FailureMissing, Message: "the tool is not configured any more", Retryable: true})
+	}
+	return t.run(ch, &c)
+}
+
+// takeOver claims a running call whose holder is gone.
+func (t ClaimTerms) takeOver(cur *Call) (Change, error) {
+	ch := Change{Verdict: VerdictClaimed, Before: cur, Write: true}
+	c := revise(cur)
+	crashed := boot(cur.Owner) != boot(t.Owner) && cur.Effects != EffectsLocal
+	if crashed {
+		c.Crashes++
+	}
+	ch.Events = append(ch.Events, event(&c, t.Now, EventRecovered, Detail{From: cur.Owner, Crashes: c.Crashes}))
+
+	// The attempt went out under the old promise and the next would go out
+	// under the new one; the stricter of both is the only safe one.
+	promise := cur.Rerun
+	if t.Tool != nil {
+		promise = stricter(promise, t.Tool.Rerun)
+	}
+	mayRerun := promise == RerunYes
+	switch {
+	case crashed && c.Crashes >= t.MaxCrashes && mayRerun:
+		return t.stop(ch, &c, Failure{Code: FailureExhausted, Message: "the process died too often while this call was running"})
+	case crashed && c.Crashes >= t.MaxCrashes:
+		return t.keep(ch, &c, Failure{Code: FailureExhausted, Message: "the process died too often while this call was running"})
+	case !mayRerun:
+		return t.keep(ch, &c, Failure{Code: FailureLost, Message: "the process died after the tool was dispatched; its answer is lost"})
+	case t.Tool == nil:
+		return t.stop(ch, &c, Failure{Code: FailureMissing, Message: "the tool is not configured any more", Retryable: true})
+	default:
+		return t.run(ch, &c)
+	}
+}
+
+func (t ClaimTerms) run(ch Change, c *Call) (Change, error) {
+	c.Status, c.Attempt, c.Owner = StatusRunning, c.Attempt+1, t.Owner
+	c.Effects, c.Rerun = t.Tool.Effects, t.Tool.Rerun
+	c.UpdatedAt, c.ClaimedAt, c.LeaseUntil = t.Now, t.Now, t.Now.Add(t.Lease)
+	c.Failure = nil
+	ch.After, ch.Lease = c, t.Lease
+	ch.Events = append(ch.Events, event(c, t.Now, EventClaimed, Detail{}))
+	return ch, nil
+}
+
+func (t ClaimTerms) stop(ch Change, c *Call, f Failure) (Change, error) {
+	t.end(c, StatusFailed)
+	c.Failure = &f
+	ch.Verdict, ch.After = VerdictStopped, c
+	ch.Events = append(ch.Events, event(c, t.Now, EventFailed, failureDetail(f)))
+	return ch, nil
+}
+
+func (t ClaimTerms) keep(ch Change, c *Call, why Failure) (Change, error) {
+	t.hold(c, why)
+	ch.Verdict, ch.After = VerdictStopped, c
+	ch.Events = append(ch.Events, event(c, t.Now, EventHeld, failureDetail(*c.Failure)))
+	return ch, nil
+}
+
+// Settlement is what the holder of a lease settles under.
+type Settlement struct {
+	Terms
+	Lease Lease
+}
+
+// settle applies a change under the lease, or drops it and says so in the
+// audit trail (R6). Only the record decides, never the time.
+func (s Settlement) settle(outcome string, apply func(c *Call, ch *Change)) Transition {
+	return func(cur *Call) (Change, error) {
+		if cur == nil || cur.ID != s.Lease.CallID || cur.Tombstone {
+			return unchanged(cur, VerdictStale)
+		}
+		if !s.Lease.Holds(cur) {
+			stale := Event{
+				At: s.Now, Name: EventStaleResult, Attempt: s.Lease.Attempt, Owner: s.Lease.Owner,
+				Detail: Detail{Outcome: outcome}.encode(),
+			}
+			return Change{Verdict: VerdictStale, Before: cur, After: cur, Write: true, Events: []Event{stale}}, nil
+		}
+		c := revise(cur)
+		ch := Change{Verdict: VerdictSettled, Before: cur, After: &c, Write: true}
+		apply(&c, &ch)
+		// The event names the worker, which the record has already forgotten.
+		for i := range ch.Events {
+			ch.Events[i].Owner = s.Lease.Owner
+		}
+		return ch, nil
+	}
+}
+
+// Succeed ends a running call with its result and, where the tool has an
+// effect, the one effect row, in one change (R7).
+//
+// Verdicts: VerdictSettled, VerdictStale. No errors.
+func Succeed(s Settlement, r Result) Transition {
+	return s.settle("succeeded", func(c *Call, ch *Change) {
+		s.succeed(c, ch, r)
+		ch.Events = append(ch.Events, event(c, s.Now, EventSucceeded, Detail{}))
+	})
+}
+
+// succeed gives a call its result and the change its effect.
+func (t Terms) succeed(c *Call, ch *Change, r Result) {
+	t.end(c, StatusSucceeded)
+	c.Result, c.Failure = r.Output, nil
+	if c.Result == nil {
+		c.Result = []byte("null")
+	}
+	if c.Effects != EffectsNone {
+		ch.Effect = &Effect{ID: EffectID(c.ID), CallID: c.ID, Key: c.Key, Tool: c.Tool, Amount: r.Amount, CreatedAt: t.Now}
+	}
+}
+
+// Fail ends a running call with a definite failure, for good or retryable.
+//
+// Verdicts: VerdictSettled, VerdictStale. No errors.
+func Fail(s Settlement, f Failure) Transition {
+	return s.settle("failed", func(c *Call, ch *Change) {
+		s.fail(c, f)
+		ch.Events = append(ch.Events, event(c, s.Now, EventFailed, failureDetail(f)))
+	})
+}
+
+func (t Terms) fail(c *Call, f Failure) {
+	t.end(c, StatusFailed)
+	c.Result, c.Failure = nil, &f
+}
+
+// Lose settles an attempt whose outcome is not known: R13 decides. A tool that
+// may run again has failed and may be asked again; any other call is held.
+//
+// Verdicts: VerdictSettled, VerdictStale. No errors.
+func Lose(s Settlement, f Failure) Transition {
+	return func(cur *Call) (Change, error) {
+		if cur != nil && cur.Rerun == RerunYes {
+			f.Retryable = true
+			return Fail(s, f)(cur)
+		}
+		return Hold(s, f)(cur)
+	}
+}
+
+// Hold sets a running call aside because its outcome is not known.
+//
+// Verdicts: VerdictSettled, VerdictStale. No errors.
+func Hold(s Settlement, why Failure) Transition {
+	return s.settle("held", func(c *Call, ch *Change) {
+		s.hold(c, why)
+		ch.Events = append(ch.Events, event(c, s.Now, EventHeld, failureDetail(*c.Failure)))
+	})
+}
+
+// Release gives a running call back at a clean stop that could not drain it:
+// to pending, or held where the tool may not run again. It is no crash (R12).
+//
+// Verdicts: VerdictSettled, VerdictStale. No errors.
+func Release(s Settlement) Transition {
+	return func(cur *Call) (Change, error) {
+		if cur != nil && cur.Rerun != RerunYes {
+			return Hold(s, Failure{Code: FailureLost, Message: "stopped after the tool was dispatched; its answer is lost"})(cur)
+		}
+		return s.settle("released", func(c *Call, ch *Change) {
+			reopen(c, s.Now)
+			c.Deliveries += s.Deliveries
+			ch.Events = append(ch.Events, event(c, s.Now, EventRequeued, Detail{Reason: "shutdown"}))
+		})(cur)
+	}
+}
+
+// Outcome is what a resolution decides.
+type Outcome string
+
+// The outcomes of a resolution.
+const (
+	OutcomeSucceeded Outcome = "succeeded"
+	OutcomeFailed    Outcome = "failed"
+	OutcomeRetry     Outcome = "retry"
+)
+
+// Resolution decides a held call: by a person, or by a verification.
+type Resolution struct {
+	Terms
+	Outcome Outcome
+	By      string  // who; goes to the audit trail
+	Note    string  // why; goes to the audit trail
+	Result  Result  // for OutcomeSucceeded
+	Failure Failure // for OutcomeFailed
+}
+
+// Resolve decides a held call. Succeeding writes the effect row in the same
+// change (R7). The crashes stay counted, so that a call that was stopped as
+// poison and is tried again runs alone.
+//
+// Verdicts: VerdictResolved. Errors: ErrNotFound, ErrNotHeld with the status.
+func Resolve(r Resolution) Transition {
+	return func(cur *Call) (Change, error) {
+		if cur == nil || cur.Tombstone {
+			return Change{Before: cur, After: cur}, ErrNotFound
+		}
+		if cur.Status != StatusHeld {
+			err := *ErrNotHeld
+			err.CallID, err.Status = cur.ID, cur.Status
+			err.Message = "the call is not held but " + string(cur.Status)
+			return Change{Before: cur, After: cur}, &err
+		}
+		c := revise(cur)
+		ch := Change{Verdict: VerdictResolved, Before: cur, After: &c, Write: true}
+		d := Detail{Outcome: string(r.Outcome), By: r.By, Note: r.Note}
+		switch r.Outcome {
+		case OutcomeSucceeded:
+			r.succeed(&c, &ch, r.Result)
+		case OutcomeFailed:
+			r.fail(&c, r.Failure)
+			d.Code, d.Message, d.Retryable = r.Failure.Code, r.Failure.Message, &r.Failure.Retryable
+		case OutcomeRetry:
+			reopen(&c, r.Now)
+			c.Deliveries += r.Deliveries
+		default:
+			return Change{Before: cur, After: cur}, Errorf(CodeBadRequest, "outcome must be succeeded, failed or retry")
+		}
+		ch.Events = []Event{event(&c, r.Now, EventResolved, d)}
+		return ch, nil
+	}
+}
+
+// Expire leaves a tombstone of a call whose window is over. Anything else it
+// leaves alone: a call without an end never expires (R16).
+//
+// Verdicts: VerdictExpired; VerdictNone where nothing is to be done. No errors.
+func Expire(now time.Time) Transition {
+	return func(cur *Call) (Change, error) {
+		if cur == nil || cur.Tombstone || !cur.Expired(now) {
+			return unchanged(cur, VerdictNone)
+		}
+		c := revise(cur)
+		c.Tombstone, c.UpdatedAt = true, now
+		c.Args, c.ClientID, c.Seq, c.Result, c.Failure = nil, nil, nil, nil, nil
+		return Change{
+			Verdict: VerdictExpired, Before: cur, After: &c, Write: true,
+			Events: []Event{event(&c, now, EventExpired, Detail{})},
+		}, nil
+	}
+}
+
+// Chain makes one change of several: each transition is applied to what the one
+// before it left, as long as that wrote and left the call on its way (created,
+// requeued or claimed). The verdict is the first one's, since that is what the
+// caller asked; After, Effect and Lease are the last one's.
+func Chain(first Transition, rest ...Transition) Transition {
+	return func(cur *Call) (Change, error) {
+		ch, err := first(cur)
+		last := ch.Verdict
+		for _, next := range rest {
+			if err != nil || !ch.Write || (last != VerdictCreated && last != VerdictRequeued && last != VerdictClaimed) {
+				break
+			}
+			var more Change
+			if more, err = next(ch.After); err != nil {
+				return Change{Before: cur, After: cur}, err
+			}
+			last = more.Verdict
+			ch.After, ch.Lease = more.After, more.Lease
+			ch.Events = append(ch.Events, more.Events...)
+			if more.Effect != nil {
+				ch.Effect = more.Effect
+			}
+		}
+		return ch, err
+	}
+}

@@ -1,0 +1,88 @@
+package runner
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"runtime/debug"
+	"unicode/utf8"
+
+	"github.com/idemd/idemd/idem"
+)
+
+// outcome is what came of running a tool.
+type outcome struct {
+	result   idem.Result
+	err      error // nil: it was done
+	panicked bool
+	timedOut bool // its context had ended by its time-out
+	halted   bool // its context had ended because the runner stops
+	deaf     bool // it has not returned
+}
+
+var (
+	errPanic  = errors.New("runner: the tool panicked")
+	errDeaf   = errors.New("runner: the tool did not return")
+	errResult = errors.New("runner: the tool's result is not JSON")
+
+	// onPurpose is the outcome of a fault that acts as the tool's panic.
+	onPurpose = outcome{err: errPanic, panicked: true}
+)
+
+// invoke runs a tool once and catches its panic.
+func (r *Runner) invoke(ctx context.Context, tool *idem.Tool, inv idem.Invocation) (out outcome) {
+	defer func() {
+		if p := recover(); p != nil {
+			r.log.Error("tool panicked", "call_id", inv.CallID.String(), "tool", tool.Name, "attempt", inv.Attempt,
+				"panic", fmt.Sprintf("%.200v", p), "stack", string(debug.Stack()))
+			out = onPurpose
+		}
+	}()
+	res, err := tool.Invoke(ctx, inv)
+	if err == nil && res.Output != nil && !json.Valid(res.Output) {
+		err = errResult
+	}
+	return outcome{result: res, err: err}
+}
+
+// maxMessage bounds what is stored of a failure's message, in bytes.
+const maxMessage = 4096
+
+// settle is the transition that the outcome asks for (R13, R14).
+func (o outcome) settle(tool *idem.Tool, s idem.Settlement) idem.Transition {
+	var definite *idem.Failure
+	external := tool.Effects == idem.EffectsExternal
+	switch {
+	case o.err == nil:
+		return idem.Succeed(s, o.result)
+	case o.panicked && !external:
+		// Nothing outside has happened, and it would panic again.
+		return idem.Fail(s, idem.Failure{Code: idem.FailurePanic, Message: "the tool panicked"})
+	case o.panicked:
+		return idem.Lose(s, idem.Failure{Code: idem.FailurePanic, Message: "the tool panicked; its answer is lost"})
+	case errors.As(o.err, &definite):
+		f := *definite
+		f.Message = truncate(f.Message, maxMessage)
+		return idem.Fail(s, f)
+	case o.halted:
+		return idem.Release(s)
+	case o.timedOut:
+		return idem.Lose(s, idem.Failure{Code: idem.FailureTimeout, Message: "the tool did not answer in time"})
+	case external && tool.Rerun != idem.RerunYes:
+		return idem.Lose(s, idem.Failure{Code: idem.FailureLost, Message: "the tool's answer was lost"})
+	default:
+		return idem.Lose(s, idem.Failure{Code: idem.FailureTool, Message: "the tool did not give an answer"})
+	}
+}
+
+// truncate cuts a text to at most n bytes without cutting a rune.
+func truncate(s string, n int) string {
+	if len(s) <= n {
+		return s
+	}
+	for n > 0 && !utf8.RuneStart(s[n]) {
+		n--
+	}
+	return s[:n]
+}

@@ -1,0 +1,63 @@
+package runner
+
+import (
+	"context"
+	"time"
+
+	"github.com/idemd/idemd/idem"
+)
+
+// dispatch finds what is due and gives it to workers, oldest first, until the
+// runner drains. Calls of an earlier life, calls that waited in the queue, and
+// over a shared store calls of processes that died all come this way; it is the
+// only way besides a new call that finds a worker free.
+func (r *Runner) dispatch() {
+	// Leases of others run out without a signal.
+	poll := time.NewTicker(max(r.settings.Lease/3, 10*time.Millisecond))
+	defer poll.Stop()
+	for {
+		select {
+		case <-r.draining:
+			return
+		case <-r.room.wake:
+		case <-poll.C:
+		}
+		r.dispatchDue()
+	}
+}
+
+func (r *Runner) dispatchDue() {
+	limit, marks, ok := r.room.look()
+	if !ok {
+		return
+	}
+	due, err := r.store.Due(context.Background(), limit)
+	if err != nil {
+		r.log.Error("looking for due calls failed; the next signal tries again", "err", err)
+		return
+	}
+	for _, d := range due {
+		worker, taken, more := r.room.next(d, r.suspect(d))
+		if taken {
+			go r.fromQueue(d, worker)
+		}
+		if !more {
+			return
+		}
+	}
+	if len(due) < limit {
+		r.room.clear(marks)
+	} else {
+		r.room.mark() // there may be more behind them
+	}
+}
+
+// suspect reports whether the next death of the process would be the last one
+// that the call may be part of: it runs alone (R12).
+func (r *Runner) suspect(d idem.Due) bool {
+	crashes := d.Crashes
+	if d.Status == idem.StatusRunning && d.Effects != idem.EffectsLocal {
+		crashes++ // as the claim will count it
+	}
+	return crashes >= r.settings.MaxCrashes-1
+}

@@ -1,0 +1,258 @@
+package runner
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/idemd/idemd/idem"
+)
+
+// verifier asks downstream about held calls whose tools can say what came of
+// them, before any second dispatch (R13). No answer keeps a call held, and the
+// question is asked again later.
+type verifier struct {
+	r    *Runner
+	mu   sync.Mutex
+	asks map[idem.CallID]*ask
+	wake chan struct{} // takes one signal
+	slot chan struct{} // bounds the questions that are open at once
+}
+
+// ask is a held call that downstream is asked about.
+type ask struct {
+	key  idem.Key
+	id   idem.CallID
+	tool *idem.Tool
+
+	// since is when this process learnt that the call is held, which is later
+	// than its dispatch. On the monotonic clock: a wall clock that jumps must
+	// not make "not found" believed while downstream is still at work (R17).
+	since time.Time
+	next  time.Time
+	pause time.Duration // before the next question
+	open  bool          // being asked now, or by a question that does not return
+}
+
+const (
+	firstPause  = 500 * time.Millisecond
+	lastPause   = time.Minute
+	openAtOnce  = 8
+	noteFound   = "found downstream"
+	noteAbsent  = "not found downstream"
+	verifiedBy  = "verify"
+	idleRecheck = time.Hour // nothing to ask: woken by a signal
+)
+
+func newVerifier(r *Runner) *verifier {
+	return &verifier{
+		r: r, asks: make(map[idem.CallID]*ask),
+		wake: make(chan struct{}, 1), slot: make(chan struct{}, openAtOnce),
+	}
+}
+
+// start takes up the held calls of an earlier life.
+func (v *verifier) start(ctx context.Context) error {
+	held, err := v.r.store.Held(ctx, 0)
+	if err != nil {
+		return fmt.Errorf("runner: held calls: %w", err)
+	}
+	for _, d := range held {
+		v.held(d.Key, d.ID, d.Tool)
+	}
+	v.r.loops.Go(v.run)
+	return nil
+}
+
+// held takes up a call that is held, if its tool can be asked.
+func (v *verifier) held(key idem.Key, id idem.CallID, tool string) {
+	t := v.r.tools[tool]
+	if t == nil || t.Verify == nil {
+		return
+	}
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	now := time.Now()
+	v.asks[id] = &ask{key: key, id: id, tool: t, since: now, next: now, pause: firstPause}
+	v.signal()
+}
+
+func (v *verifier) signal() {
+	select {
+	case v.wake <- struct{}{}:
+	default:
+	}
+}
+
+// of returns the question about a call, nil where there is none.
+func (v *verifier) of(id idem.CallID) *ask {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return v.asks[id]
+}
+
+// forget drops a question. It names the question and not the call: the call may
+// have run and be held again meanwhile.
+func (v *verifier) forget(a *ask) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if a != nil && v.asks[a.id] == a {
+		delete(v.asks, a.id)
+	}
+}
+
+// run asks what is to be asked, until the runner drains.
+func (v *verifier) run() {
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		select {
+		case <-v.r.draining:
+			return
+		case <-v.wake:
+		case <-timer.C:
+		}
+		timer.Reset(v.askDue(ctx))
+	}
+}
+
+// askDue begins the questions whose time has come and returns how long to wait
+// for the next.
+func (v *verifier) askDue(ctx context.Context) time.Duration {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	wait := idleRecheck
+	for _, a := range v.asks {
+		if a.open {
+			continue
+		}
+		if left := time.Until(a.next); left > 0 {
+			wait = min(wait, left)
+			continue
+		}
+		select {
+		case v.slot <- struct{}{}:
+			a.open = true
+			v.r.loops.Go(func() { v.ask(ctx, a) })
+		default:
+			return wait // an answer wakes the loop
+		}
+	}
+	return wait
+}
+
+// ask puts the question once and acts on the answer.
+func (v *verifier) ask(ctx context.Context, a *ask) {
+	answer, returned, err := v.question(ctx, a)
+	<-v.slot
+	switch {
+	case err != nil:
+		v.r.log.Warn("verification gave no answer; the call stays held", "call_id", a.id.String(), "tool", a.tool.Name, "err", err)
+	case answer.Found:
+		if v.resolve(a, idem.Resolution{Outcome: idem.OutcomeSucceeded, Note: noteFound, Result: answer.Result}) {
+			return
+		}
+	case time.Since(a.since) >= v.settle(a.tool):
+		if v.resolve(a, idem.Resolution{Outcome: idem.OutcomeRetry, Note: noteAbsent}) {
+			return
+		}
+	}
+	v.mu.Lock()
+	a.next = time.Now().Add(a.pause)
+	if err == nil && !answer.Found { // not believed yet: ask again when it can be
+		a.next = a.since.Add(v.settle(a.tool))
+	}
+	a.pause = min(2*a.pause, lastPause)
+	v.mu.Unlock()
+	go func() {
+		<-returned // one question at a time, even if it is deaf
+		v.mu.Lock()
+		a.open = false
+		v.mu.Unlock()
+		v.signal()
+	}()
+}
+
+// settle is how long "not found" is not believed.
+func (v *verifier) settle(t *idem.Tool) time.Duration {
+	switch {
+	case t.Settle > 0:
+		return t.Settle
+	case t.Timeout > 0:
+		return 2 * t.Timeout
+	default:
+		return 2 * v.r.settings.ToolTimeout
+	}
+}
+
+// question runs the tool's verification. One that does not return when it is
+// told to is left behind, like an abandoned attempt, and its answer is dropped;
+// returned is closed when it does.
+func (v *verifier) question(ctx context.Context, a *ask) (_ idem.Verification, returned <-chan struct{}, _ error) {
+	end := make(chan struct{})
+	call, err := v.r.load(a.key)
+	if err != nil {
+		close(end)
+		return idem.Verification{}, end, err
+	}
+	timeout := a.tool.Timeout
+	if timeout == 0 {
+		timeout = v.r.settings.ToolTimeout
+	}
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	var (
+		found    idem.Verification
+		foundErr error
+	)
+	go func() {
+		defer close(end)
+		defer cancel()
+		defer func() {
+			if p := recover(); p != nil {
+				foundErr = fmt.Errorf("panic: %.200v", p)
+			}
+		}()
+		found, foundErr = a.tool.Verify(ctx, idem.Invocation{
+			CallID: a.id, EffectID: idem.EffectID(a.id), Attempt: call.Attempt, Args: call.Args,
+		})
+	}()
+	select {
+	case <-end:
+		return found, end, foundErr
+	case <-v.r.draining:
+		cancel()
+		return idem.Verification{}, end, errors.New("stopping")
+	case <-ctx.Done():
+		// Its own cancel comes just before its end: prefer the answer.
+		select {
+		case <-end:
+			return found, end, foundErr
+		case <-time.After(v.r.settings.Grace):
+			return idem.Verification{}, end, ctx.Err()
+		case <-v.r.draining:
+			return idem.Verification{}, end, errors.New("stopping")
+		}
+	}
+}
+
+// resolve decides the call and reports whether it is decided now, by this
+// answer or by somebody else's.
+func (v *verifier) resolve(a *ask, res idem.Resolution) bool {
+	res.By = verifiedBy
+	_, err := v.r.resolve(a.key, a.id, res)
+	switch {
+	case err == nil:
+		v.r.log.Info("verification decided a held call", "call_id", a.id.String(), "tool", a.tool.Name, "outcome", string(res.Outcome))
+		return true
+	case errors.Is(err, idem.ErrNotHeld), errors.Is(err, idem.ErrNotFound):
+		v.forget(a)
+		return true
+	default:
+		v.r.log.Error("verification could not decide a held call", "call_id", a.id.String(), "tool", a.tool.Name, "err", err)
+		return false
+	}
+}
