@@ -1,6 +1,7 @@
 package storetest
 
 import (
+	"context"
 	"errors"
 	"fmt"
 
@@ -150,10 +151,10 @@ var updateCases = []testCase{
 	}},
 
 	{name: "an error of the transition is returned as it is, and nothing is written", run: func(w *world) {
-		mine := errors.New("mine")
+		mine, id := errors.New("mine"), w.idAt(key("k"), w.now)
 		refuse := func(cur *idem.Call) (idem.Change, error) {
 			// Everything is filled in as if it were to be written. It must not be.
-			c := idem.Call{ID: w.idAt(key("k"), w.now), Key: key("k"), Tool: "refund", Status: idem.StatusPending, CreatedAt: w.now, UpdatedAt: w.now}
+			c := idem.Call{ID: id, Key: key("k"), Tool: "refund", Status: idem.StatusPending, CreatedAt: w.now, UpdatedAt: w.now}
 			if cur != nil {
 				c = *cur
 				c.Deliveries += 10
@@ -164,7 +165,7 @@ var updateCases = []testCase{
 			}, mine
 		}
 		// The error must be the same value: callers match more than errors.Is can.
-		if ch, err := w.s.Update(w.ctx, key("k"), once(refuse)); err != mine { //nolint:errorlint // the very same value
+		if ch, err := w.s.Update(w.ctx, key("k"), refuse); err != mine { //nolint:errorlint // the very same value
 			w.fatalf("unknown key: %s", showChange(ch, err))
 		}
 		if _, err := w.s.CallByKey(w.ctx, key("k")); !errors.Is(err, idem.ErrNotFound) {
@@ -172,7 +173,7 @@ var updateCases = []testCase{
 		}
 		w.create(key("k"))
 		before := w.image()
-		ch, err := w.s.Update(w.ctx, key("k"), once(refuse))
+		ch, err := w.s.Update(w.ctx, key("k"), refuse)
 		if err != mine { //nolint:errorlint // the very same value
 			w.fatalf("known key: %v", err)
 		}
@@ -208,8 +209,9 @@ var updateCases = []testCase{
 	}},
 
 	{name: "a change without Write writes nothing", run: func(w *world) {
+		id := w.idAt(key("k"), w.now)
 		quiet := func(cur *idem.Call) (idem.Change, error) {
-			c := idem.Call{ID: w.idAt(key("k"), w.now), Key: key("k"), Tool: "refund", Status: idem.StatusSucceeded, CreatedAt: w.now}
+			c := idem.Call{ID: id, Key: key("k"), Tool: "refund", Status: idem.StatusSucceeded, CreatedAt: w.now}
 			if cur != nil {
 				c = *cur
 				c.Status = idem.StatusSucceeded
@@ -221,11 +223,11 @@ var updateCases = []testCase{
 			}, nil
 		}
 		before := w.image()
-		w.update(key("k"), once(quiet))
+		w.update(key("k"), quiet)
 		w.untouched("a change without Write on an unknown key", before)
 		w.create(key("k"))
 		before = w.image()
-		w.update(key("k"), once(quiet))
+		w.update(key("k"), quiet)
 		w.untouched("a change without Write on a known key", before)
 	}},
 
@@ -331,8 +333,8 @@ var updateCases = []testCase{
 
 	{name: "a context that is over: an error or all of it, never half", run: func(w *world) {
 		k := key("k")
-		ended, cancel := ctxEnded(w.ctx)
-		defer cancel()
+		ended, cancel := context.WithCancel(w.ctx)
+		cancel()
 		ch, err := w.s.Update(ended, k, w.submit(request(k)))
 		if err != nil && !errors.Is(err, ended.Err()) {
 			w.fatalf("error %v, want the context's", err)
@@ -423,24 +425,5 @@ func longLife(w *world) {
 	}
 	if e := w.effects(k.Namespace); len(e) != 1 || *e[0].Amount != -5 {
 		w.fatalf("the ledger outlives the window: %v", e)
-	}
-}
-
-// once makes a transition with ids of its own give the same change each time
-// that it sees the same record: a store may run it more than once.
-func once(t idem.Transition) idem.Transition {
-	type decision struct {
-		ch  idem.Change
-		err error
-	}
-	seen := make(map[string]decision)
-	return func(cur *idem.Call) (idem.Change, error) {
-		s := showCall(cur)
-		d, ok := seen[s]
-		if !ok {
-			d.ch, d.err = t(cur)
-			seen[s] = d
-		}
-		return d.ch, d.err
 	}
 }
