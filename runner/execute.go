@@ -223,8 +223,8 @@ func (a *attempt) settle(out outcome) {
 	if out.err != nil {
 		r.log.Debug("attempt failed", "call_id", a.call.ID.String(), "tool", a.call.Tool, "attempt", a.call.Attempt, "err", out.err)
 	}
+	terms := r.terms()
 	ch, taken, err := r.update(a.f, func(deliveries int64) idem.Transition {
-		terms := r.terms()
 		terms.Deliveries = deliveries
 		return out.settle(a.tool, idem.Settlement{Terms: terms, Lease: idem.LeaseOf(a.call)})
 	})

@@ -76,8 +76,8 @@ func (r *Runner) resolve(key idem.Key, id idem.CallID, res idem.Resolution) (ide
 	f := r.flights.enter(key)
 	defer r.flights.leave(f)
 	question := r.asks.of(id)
+	res.Terms = r.terms()
 	ch, taken, err := r.update(f, func(deliveries int64) idem.Transition {
-		res.Terms = r.terms()
 		res.Deliveries = deliveries
 		return func(cur *idem.Call) (idem.Change, error) {
 			if cur == nil || cur.ID != id {

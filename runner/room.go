@@ -58,19 +58,27 @@ func newRoom(s Settings) *room {
 // grant is what a request may take if it needs a write.
 type grant struct {
 	worker int  // a free worker, where not zero
+	inline bool // to run a local tool itself and commit its end at once
 	place  bool // a place in the queue
 }
 
-func (g grant) none() bool { return g.worker == 0 && !g.place }
+func (g grant) none() bool { return g == grant{} }
 
 // reserve grants a worker where one is free and nobody is before the request,
 // else a place in the queue, where pending says how long it is; else nothing.
-func (m *room) reserve(pending int64) grant {
+//
+// A request that waits for a local tool needs no worker: the tool is a pure
+// function that the request's own goroutine runs. It only must not overtake the
+// queue, nor run beside what may be poison.
+func (m *room) reserve(pending int64, inline bool) grant {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	switch {
 	case m.draining:
 		return grant{}
+	case inline && !m.waiting && !m.alone:
+		m.busy++
+		return grant{inline: true}
 	case len(m.free) > 0 && !m.waiting && !m.alone:
 		return grant{worker: m.take()}
 	case pending+int64(m.places) < int64(m.queue):
@@ -94,10 +102,12 @@ func (m *room) take() (worker int) {
 func (m *room) release(g grant) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if g.place {
+	switch {
+	case g.place:
 		m.places--
-	}
-	if g.worker != 0 {
+	case g.inline:
+		m.done()
+	case g.worker != 0:
 		m.put(g.worker)
 		m.done()
 	}

@@ -76,7 +76,8 @@ func (s *submission) decide() (idem.Change, error) {
 	if err != nil {
 		return idem.Change{}, err
 	}
-	g := r.room.reserve(pending)
+	local := s.tool != nil && s.tool.Effects == idem.EffectsLocal
+	g := r.room.reserve(pending, local && s.Wait > 0)
 	release := true
 	defer func() { // also when a check panics
 		if release {
@@ -90,12 +91,12 @@ func (s *submission) decide() (idem.Change, error) {
 	}))
 	var ch idem.Change
 	switch {
-	case g.worker == 0:
-		ch, err = s.commit(submit)
-	case s.Wait > 0 && s.tool != nil && s.tool.Effects == idem.EffectsLocal && s.check() == nil:
-		ch, err = s.fused(submit, id, g.worker)
-	default:
+	case g.inline && s.check() == nil:
+		ch, err = s.fused(submit, id)
+	case g.worker != 0:
 		ch, err = s.commit(idem.Chain(submit, idem.Claim(r.claimTerms(s.Request.Tool, g.worker))))
+	default:
+		ch, err = s.commit(submit)
 	}
 	if err != nil || !ch.Write {
 		return ch, err
@@ -178,20 +179,27 @@ func (s *submission) observe(t idem.Transition) idem.Transition {
 // turned out to be another call or another attempt than was computed for.
 const maxFusedTries = 3
 
+// inlineWorker stands for the goroutine of a request among the workers, which
+// are numbered from 1.
+const inlineWorker = 0
+
 // fused brings a call of a local tool in and to its end in one commit. The tool
 // runs once, here, for the call and attempt that the key is expected to have;
 // where the key has others, it runs again for those.
 //
 // It is safe only because effect and state are in one batch and nothing outside
 // has happened: a crash before the commit leaves no trace, and nobody was told.
-func (s *submission) fused(submit idem.Transition, id idem.CallID, worker int) (idem.Change, error) {
+func (s *submission) fused(submit idem.Transition, id idem.CallID) (idem.Change, error) {
 	r := s.r
-	claim := idem.Claim(r.claimTerms(s.Request.Tool, worker))
+	claim := idem.Claim(r.claimTerms(s.Request.Tool, inlineWorker))
 	attempt, args := 1, s.Request.Args
 	for range maxFusedTries {
 		out := r.invoke(context.Background(), s.tool, idem.Invocation{
 			CallID: id, EffectID: idem.EffectID(id), Attempt: attempt, Args: args,
 		})
+		// A store may run the transition more than once; faults fire once.
+		pass := sync.OnceValue(func() outcome { return s.passAll(out, id) })
+		terms := r.terms()
 		var other *idem.Call
 		ch, err := s.commit(func(cur *idem.Call) (idem.Change, error) {
 			other = nil
@@ -204,8 +212,7 @@ func (s *submission) fused(submit idem.Transition, id idem.CallID, worker int) (
 				other = c
 				return idem.Change{Before: cur, After: cur}, nil
 			}
-			out := s.passAll(out, c.ID)
-			settle := out.settle(s.tool, idem.Settlement{Terms: r.terms(), Lease: idem.LeaseOf(c)})
+			settle := pass().settle(s.tool, idem.Settlement{Terms: terms, Lease: idem.LeaseOf(c)})
 			return idem.Chain(func(*idem.Call) (idem.Change, error) { return ch, nil }, settle)(cur)
 		})
 		if other == nil {
@@ -213,8 +220,8 @@ func (s *submission) fused(submit idem.Transition, id idem.CallID, worker int) (
 		}
 		id, attempt, args = other.ID, other.Attempt, other.Args
 	}
-	// Others keep moving the call: take the ordinary way.
-	return s.commit(idem.Chain(submit, claim))
+	// Others keep moving the call: let it queue.
+	return s.commit(submit)
 }
 
 // passAll lets a fused call pass the points before its one commit.

@@ -1,0 +1,43 @@
+package main
+
+import (
+	"context"
+	"net/http"
+)
+
+type healthCmd struct {
+	remote
+}
+
+// Help is what the help of this command says on top.
+func (*healthCmd) Help() string {
+	return `Exits with 0 if the server lives and accepts calls, else with 7. With --json it writes what /readyz answers.`
+}
+
+// Run asks whether the server lives, and whether it accepts calls.
+func (c *healthCmd) Run(ctx context.Context, con *console) error {
+	a, err := c.send(ctx, question{method: http.MethodGet, path: "/healthz"})
+	if err != nil {
+		return failed(err, exitUnavailable)
+	}
+	if a.status != http.StatusOK {
+		return exit(exitUnavailable, "%s does not live: status %d", c.URL, a.status)
+	}
+	a, err = c.send(ctx, question{method: http.MethodGet, path: "/readyz"})
+	if err != nil {
+		return failed(err, exitUnavailable)
+	}
+	if c.JSON {
+		if err := con.writeJSON(a); err != nil {
+			return err
+		}
+	}
+	if a.status != http.StatusOK {
+		why := a.refused(exitUnavailable).message
+		return exit(exitUnavailable, "%s lives and accepts no calls: %s", c.URL, why)
+	}
+	if !c.JSON {
+		con.say("%s lives and accepts calls", c.URL)
+	}
+	return nil
+}

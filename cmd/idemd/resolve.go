@@ -1,0 +1,72 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"net/http"
+
+	"github.com/idemd/idemd/idem"
+)
+
+type resolveCmd struct {
+	ID      string `arg:"" help:"The held call's id, c_…"`
+	Outcome string `required:"" enum:"succeeded,failed,retry" placeholder:"O" help:"What is decided: succeeded, failed, or retry: run it once more."`
+	By      string `required:"" placeholder:"NAME" help:"Who decides; goes to the audit trail."`
+	Note    string `placeholder:"TEXT" help:"Why; goes to the audit trail."`
+	Result  string `placeholder:"JSON" help:"The result of a call that succeeded."`
+	Error   string `placeholder:"JSON" help:"The error of a call that failed: {\"code\",\"message\",\"retryable\"}."`
+
+	remote
+}
+
+// Help is what the help of this command says on top.
+func (*resolveCmd) Help() string {
+	return `A call is held when its tool was dispatched, the answer was lost, and the tool may not simply run again. Find out what happened downstream before you decide; retry runs the tool again.`
+}
+
+// Run decides the call. It exits with 0 once that is recorded, whatever was
+// decided.
+func (c *resolveCmd) Run(ctx context.Context, con *console) error {
+	path, err := callPath(c.ID)
+	if err != nil {
+		return err
+	}
+	doc := struct {
+		Outcome string          `json:"outcome"`
+		By      string          `json:"by"`
+		Note    string          `json:"note,omitempty"`
+		Result  json.RawMessage `json:"result,omitempty"`
+		Error   json.RawMessage `json:"error,omitempty"`
+	}{Outcome: c.Outcome, By: c.By, Note: c.Note, Result: json.RawMessage(c.Result), Error: json.RawMessage(c.Error)}
+	switch {
+	case c.Result != "" && c.Outcome != string(idem.OutcomeSucceeded):
+		return exit(exitUsage, "--result goes with --outcome succeeded")
+	case c.Error != "" && c.Outcome != string(idem.OutcomeFailed):
+		return exit(exitUsage, "--error goes with --outcome failed")
+	}
+	body, err := json.Marshal(doc)
+	if err != nil {
+		return exit(exitUsage, "--result or --error is not JSON")
+	}
+	a, err := c.send(ctx, question{method: http.MethodPost, path: path + "/resolve", body: body})
+	if err != nil {
+		e := failed(err, exitUnknown)
+		if e.code == exitUnknown {
+			e.message += "\nIt is not known whether that was recorded. Look with idemd get, or do it again: a call that is decided says so."
+		}
+		return e
+	}
+	if c.JSON {
+		if err := con.writeJSON(a); err != nil {
+			return err
+		}
+	}
+	call := a.call()
+	if call == nil {
+		return a.refused(exitUnknown)
+	}
+	if !c.JSON {
+		con.say("%s, call %s", call.Status, plain(call.CallID))
+	}
+	return nil
+}

@@ -1,0 +1,237 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/idemd/idemd/httpapi"
+	"github.com/idemd/idemd/idem"
+	"github.com/idemd/idemd/kv"
+	"github.com/idemd/idemd/runner"
+	"github.com/idemd/idemd/tool"
+)
+
+// Exit codes of serve, besides 0 and exitUsage.
+const (
+	exitUntrusted = 70 // the store can no longer be trusted to write
+	exitInUse     = 75 // the data directory is in use by another process
+)
+
+// closingTime is what requests under way have to get their answers out once the
+// runner has stopped.
+const closingTime = 5 * time.Second
+
+// serveCmd runs the daemon.
+type serveCmd struct {
+	Data            string        `default:"./idemd-data" placeholder:"DIR" help:"Data directory; made where it is missing, owned by one process at a time."`
+	Listen          string        `default:"127.0.0.1:8081" placeholder:"ADDR" help:"Address to listen on; port 0 picks one."`
+	Workers         int           `default:"16" help:"Calls that run at once. Too low: calls queue behind slow tools. Too high: more calls in doubt after a crash."`
+	Queue           int           `default:"100000" help:"Accepted calls that may wait for a worker; more are refused with 503."`
+	MaxInFlight     int           `default:"4096" help:"Requests worked on at once; more are refused with 503, and above half of it waits are not honoured."`
+	Lease           time.Duration `default:"30s" help:"How long a running call stays its worker's without renewal (100ms to 24h)."`
+	ToolTimeout     time.Duration `default:"30s" help:"Ends an attempt of a tool that names no time-out of its own. Too low turns slow successes into doubt."`
+	Window          time.Duration `default:"24h" help:"How long a key is remembered after its call has ended. Must exceed the longest span over which a client retries."`
+	MaxCrashes      int           `default:"3" help:"Deaths of the process that a running call may be part of before it is stopped (at least 2)."`
+	ShutdownTimeout time.Duration `default:"30s" help:"How long a stop waits for running calls before it gives them back."`
+	NoSamples       bool          `help:"Leave the sample tools out."`
+	Chaos           bool          `help:"Allow faults on purpose (Idemd-Chaos header, ext_* tools). Never in production."`
+	Insecure        bool          `help:"Allow a listener that is not loopback although nothing asks callers who they are."`
+	LogLevel        slog.Level    `default:"info" placeholder:"LEVEL" help:"debug, info, warn or error."`
+	LogFormat       string        `default:"auto" enum:"auto,text,json" help:"auto is text on a terminal, else json."`
+}
+
+// Help is shown by idemd serve --help.
+func (*serveCmd) Help() string {
+	return `Stops on SIGINT or SIGTERM: new calls are refused, running ones are waited for,
+what does not end in time is given back and runs at the next start. A second
+signal ends the process at once, which loses nothing that was accepted.
+
+Exit codes: 0 clean stop, 2 bad flags, 70 the store can no longer be trusted to
+write (start again), 75 the data directory is in use.`
+}
+
+// Validate is called by kong before Run.
+func (c *serveCmd) Validate() error {
+	return errors.Join(
+		c.settings().Validate(),
+		httpapi.Options{MaxInFlight: c.MaxInFlight}.Validate(),
+		c.positive(),
+		c.checkListen(),
+	)
+}
+
+// positive refuses zeros, which elsewhere mean a default.
+func (c *serveCmd) positive() error {
+	var faults []error
+	for name, bad := range map[string]bool{
+		"--workers": c.Workers <= 0, "--queue": c.Queue <= 0, "--max-in-flight": c.MaxInFlight <= 0,
+		"--lease": c.Lease <= 0, "--tool-timeout": c.ToolTimeout <= 0, "--window": c.Window <= 0,
+		"--max-crashes": c.MaxCrashes <= 0, "--shutdown-timeout": c.ShutdownTimeout < 0,
+	} {
+		if bad {
+			faults = append(faults, fmt.Errorf("%s must be positive", name))
+		}
+	}
+	return errors.Join(faults...)
+}
+
+func (c *serveCmd) settings() runner.Settings {
+	return runner.Settings{
+		Workers: c.Workers, Queue: c.Queue, Lease: c.Lease, ToolTimeout: c.ToolTimeout,
+		Window: c.Window, MaxCrashes: c.MaxCrashes,
+	}
+}
+
+// checkListen refuses an address that others can reach, unless somebody said
+// so: nothing asks callers who they are.
+func (c *serveCmd) checkListen() error {
+	host, _, err := net.SplitHostPort(c.Listen)
+	if err != nil {
+		return fmt.Errorf("--listen: %q is not HOST:PORT", c.Listen)
+	}
+	if host == "localhost" || c.Insecure {
+		return nil
+	}
+	if a, err := netip.ParseAddr(host); err == nil && a.IsLoopback() {
+		return nil
+	}
+	return fmt.Errorf("--listen %s can be reached from other machines and nothing asks callers who they are; "+
+		"use a loopback address, or say --insecure", c.Listen)
+}
+
+// daemon is a running idemd: a store, a runner over it, and a server before it.
+type daemon struct {
+	store  *kv.Store
+	runner *runner.Runner
+	server *httpapi.Server
+	chaos  io.Closer // nil without --chaos
+	log    *slog.Logger
+
+	addr   net.Addr
+	served chan error // what Serve returned
+}
+
+// startDaemon opens the store, takes up what an earlier life left, and then
+// listens.
+func (c *serveCmd) startDaemon(ctx context.Context, log *slog.Logger) (_ *daemon, err error) {
+	d := &daemon{log: log, served: make(chan error, 1)}
+	began := time.Now()
+	if d.store, err = kv.Open(kv.Options{Dir: c.Data, Logger: log}); err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, d.store.Close())
+		}
+	}()
+	var tools []*idem.Tool
+	if !c.NoSamples {
+		tools = append(tools, tool.Samples()...)
+	}
+	if c.Chaos {
+		ext, closer := tool.Chaos(filepath.Join(c.Data, "ext.ndjson"), killSelf)
+		tools, d.chaos = append(tools, ext...), closer
+	}
+	d.runner, err = runner.New(d.store, runner.Options{Settings: c.settings(), Tools: tools, Logger: log, Exit: killSelf})
+	if err != nil {
+		return nil, err
+	}
+	// The port is taken before anything runs, so that a start that fails on it
+	// leaves everything as it was; nobody is answered before Serve.
+	var lc net.ListenConfig
+	l, err := lc.Listen(ctx, "tcp", c.Listen)
+	if err != nil {
+		return nil, err
+	}
+	if err = d.runner.Start(ctx); err != nil {
+		return nil, errors.Join(err, l.Close())
+	}
+	d.addr = l.Addr()
+	d.server = httpapi.New(d.runner, httpapi.Options{MaxInFlight: c.MaxInFlight, Chaos: c.Chaos, Logger: log, Version: version})
+	go func() { d.served <- d.server.Serve(l) }()
+	log.Info("ready", "addr", d.addr.String(), "data", c.Data, "tools", len(tools), "took", time.Since(began).String())
+	return d, nil
+}
+
+// stop refuses new calls, waits for what runs, gives back what could not be
+// drained before the context ends, and closes the store.
+func (d *daemon) stop(ctx context.Context) error {
+	answers, cancel := context.WithCancel(context.Background())
+	var handlers sync.WaitGroup
+	handlers.Go(func() {
+		if err := d.server.Shutdown(answers); err != nil {
+			d.log.Warn("closing connections that did not end", "err", err)
+			err = d.server.Close()
+			d.log.Debug("connections closed", "err", err)
+		}
+	})
+	d.runner.Stop(ctx)
+	late := time.AfterFunc(closingTime, cancel)
+	handlers.Wait()
+	late.Stop()
+	cancel()
+	err := d.store.Close()
+	if d.chaos != nil {
+		err = errors.Join(err, d.chaos.Close())
+	}
+	return err
+}
+
+// Run serves until the context ends, then stops cleanly.
+func (c *serveCmd) Run(ctx context.Context, con *console) error {
+	log := slog.New(c.logHandler(con.stderr))
+	d, err := c.startDaemon(ctx, log)
+	switch {
+	case errors.Is(err, kv.ErrInUse):
+		return exit(exitInUse, "%v", err)
+	case err != nil:
+		return err
+	}
+	// Not a log line: scripts wait for it at every level and in every format.
+	con.say("idemd listening on http://%s", d.addr)
+	select {
+	case <-ctx.Done():
+	case err := <-d.served:
+		log.Error("the listener failed", "err", err)
+		d.served <- err
+	}
+	log.Info("stopping", "timeout", c.ShutdownTimeout.String())
+	timeout, cancel := context.WithTimeout(context.WithoutCancel(ctx), c.ShutdownTimeout)
+	defer cancel()
+	if err := d.stop(timeout); err != nil {
+		return exit(exitUntrusted, "stopping: %v", err)
+	}
+	if err := <-d.served; err != nil {
+		return err
+	}
+	log.Info("stopped")
+	return nil
+}
+
+// logHandler writes text to a terminal, and JSON to anything else.
+func (c *serveCmd) logHandler(w io.Writer) slog.Handler {
+	o := &slog.HandlerOptions{Level: c.LogLevel}
+	if c.LogFormat == "text" || c.LogFormat == "auto" && isTerminal(w) {
+		return slog.NewTextHandler(w, o)
+	}
+	return slog.NewJSONHandler(w, o)
+}
+
+// isTerminal reports whether w is a terminal.
+func isTerminal(w io.Writer) bool {
+	f, ok := w.(*os.File)
+	if !ok {
+		return false
+	}
+	st, err := f.Stat()
+	return err == nil && st.Mode()&os.ModeCharDevice != 0
+}

@@ -1,0 +1,148 @@
+package httpapi
+
+import (
+	"bytes"
+	"net/http"
+	"unicode"
+
+	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/idemd/idemd/idem"
+)
+
+// resolve answers POST /v1/tool-calls/{call_id}/resolve.
+func (s *Server) resolve(x *exchange) (answer, error) {
+	body, err := x.readJSON()
+	if err != nil {
+		return answer{}, err
+	}
+	r, err := parseResolution(body)
+	if err != nil {
+		return answer{}, err
+	}
+	id, err := x.callIDFromPath()
+	if err != nil {
+		return answer{}, err
+	}
+	c, err := s.svc.Resolve(x.r.Context(), x.namespace(), id, r)
+	if err != nil {
+		return answer{}, err
+	}
+	return x.callAnswer(http.StatusOK, &c), nil
+}
+
+const (
+	maxBy      = 255
+	maxNote    = 4 << 10
+	maxMessage = 4 << 10
+)
+
+var (
+	resolutionMembers = []string{"outcome", "by", "note", "result", "error"}
+	failureMembers    = []string{"code", "message", "retryable"}
+)
+
+// parseResolution reads what somebody decided about a held call. What does not
+// go with the outcome is refused: a result of something that failed is more
+// likely a slip than a wish.
+func parseResolution(body []byte) (idem.Resolution, error) {
+	var r idem.Resolution
+	const outcome, by, note, result, failure = 0, 1, 2, 3, 4
+	r.Failure = idem.Failure{Code: idem.FailureTool, Message: "decided to have failed"}
+	seen, err := readMembers(body, resolutionMembers, func(i int, v jsontext.Value) (err error) {
+		switch i {
+		case outcome:
+			var s string
+			s, err = stringValue("outcome", v)
+			r.Outcome = idem.Outcome(s)
+		case by:
+			if r.By, err = stringValue("by", v); err == nil {
+				err = checkBy(r.By)
+			}
+		case note:
+			if r.Note, err = stringValue("note", v); err == nil && len(r.Note) > maxNote {
+				err = badRequest("note is over %d bytes", maxNote)
+			}
+		case result:
+			// Held to the limits of every other document; stored as it came.
+			if _, err = idem.Canonical(v); err == nil {
+				r.Result.Output = bytes.Clone(v)
+			}
+		case failure:
+			err = parseFailure(v, &r.Failure)
+		}
+		return err
+	})
+	has := func(i int) bool { return seen&(1<<i) != 0 }
+	switch {
+	case err != nil:
+	case !has(outcome):
+		err = badRequest("outcome is missing")
+	case r.Outcome != idem.OutcomeSucceeded && r.Outcome != idem.OutcomeFailed && r.Outcome != idem.OutcomeRetry:
+		err = badRequest("outcome must be succeeded, failed or retry")
+	case !has(by):
+		err = badRequest("by is missing: who decided this?")
+	case has(result) && r.Outcome != idem.OutcomeSucceeded:
+		err = badRequest("result goes with the outcome succeeded only")
+	case has(failure) && r.Outcome != idem.OutcomeFailed:
+		err = badRequest("error goes with the outcome failed only")
+	}
+	if err != nil {
+		return idem.Resolution{}, err
+	}
+	if r.Outcome != idem.OutcomeFailed {
+		r.Failure = idem.Failure{}
+	}
+	return r, nil
+}
+
+// parseFailure reads the error of a failed call over the defaults.
+func parseFailure(v jsontext.Value, f *idem.Failure) error {
+	if v.Kind() != '{' {
+		return badRequest("error must be an object")
+	}
+	_, err := readMembers(v, failureMembers, func(i int, v jsontext.Value) (err error) {
+		switch i {
+		case 0:
+			if f.Code, err = stringValue("error.code", v); err == nil && !isCode(f.Code) {
+				err = badRequest("error.code must match [a-z][a-z0-9_]{0,63}")
+			}
+		case 1:
+			if f.Message, err = stringValue("error.message", v); err == nil && len(f.Message) > maxMessage {
+				err = badRequest("error.message is over %d bytes", maxMessage)
+			}
+		default:
+			f.Retryable = v.Kind() == 't'
+			if !f.Retryable && v.Kind() != 'f' {
+				err = badRequest("error.retryable must be true or false")
+			}
+		}
+		return err
+	})
+	return err
+}
+
+func isCode(s string) bool {
+	if s == "" || len(s) > 64 || s[0] < 'a' || s[0] > 'z' {
+		return false
+	}
+	for _, c := range []byte(s) {
+		if (c < 'a' || c > 'z') && (c < '0' || c > '9') && c != '_' {
+			return false
+		}
+	}
+	return true
+}
+
+// checkBy wants a name that somebody can read in the audit trail later.
+func checkBy(s string) error {
+	if s == "" || len(s) > maxBy || s[0] == ' ' || s[len(s)-1] == ' ' {
+		return badRequest("by must have 1 to %d bytes and no blank at either end", maxBy)
+	}
+	for _, r := range s {
+		if !unicode.IsPrint(r) {
+			return badRequest("by has a character that cannot be printed")
+		}
+	}
+	return nil
+}

@@ -1,0 +1,3 @@
+package kv
+
+func child(role string) int { return 1 }

@@ -1,0 +1,41 @@
+// Package kv keeps calls in an embedded key-value store (Pebble), for one
+// process that owns its data directory.
+//
+// # What it promises
+//
+// Accepted means durable (R4): every change is one batch whose commit is synced
+// before Update returns, and no reader is shown anything of a batch whose sync
+// has not returned. The key of a call and the effect of a call are unique (R2,
+// R8), and the store sees to that itself. After a crash at any moment a call is
+// as one of its commits left it, never in between (R7).
+//
+// # What it does not promise
+//
+// It does not go on after a failed write. Whatever was asked for may or may not
+// be on disk then, so the process ends, with exit code 70, and the next one
+// reads what is there. It does not notice damage that the engine does not
+// notice. It never repairs and never wipes: a directory that cannot be opened
+// is left as it is.
+//
+// Times are kept in microseconds.
+//
+// # How it is laid out
+//
+// Integers are big-endian, tid is the number of a namespace, id a call's id.
+//
+//	m/schema            layout version, time of creation
+//	T <namespace>       tid
+//	i <tid> <key>       id, fingerprint
+//	c <tid> <id> 00     the request; written once, and once more as a tombstone
+//	c <tid> <id> 01     the state; absent between a plain create and what follows it
+//	c <tid> <id> 03 <n> one batch's events, the first of which has the number n
+//	e <tid> <id>        the effect: a row of the ledger
+//	n <tid> <id>        a marker: this call has no end
+//	t                   the counts: one merge operand per batch that moves them
+//
+// The markers are what a start reads. So a start costs what is in flight, not
+// what was ever stored. Leases and the queue of due calls are in memory only:
+// an exclusively owned store has no lease that outlives its process (R11).
+//
+// The package imports the standard library, Pebble, and package idem.
+package kv

@@ -1,0 +1,113 @@
+package kv
+
+import (
+	"context"
+	"hash/maphash"
+	"slices"
+	"sync"
+
+	"github.com/idemd/idemd/idem"
+)
+
+const stripes = 256
+
+// locks is a lock per key, kept only while somebody holds it: memory follows
+// the keys in flight, not the keys ever seen.
+//
+// A stripe's mutex guards its map and nothing else. It is never held across
+// I/O or a wait, so keys that share a stripe do not wait for each other.
+type locks struct {
+	seed    maphash.Seed
+	stripes [stripes]stripe
+}
+
+type stripe struct {
+	mu   sync.Mutex
+	keys map[idem.Key]*keyLock // held ones
+	_    [48]byte              // keeps neighbours off one cache line
+}
+
+// keyLock is a held lock and who waits for it, in the order of arrival. A
+// waiter's channel is closed when the lock has become its own.
+type keyLock struct {
+	waiters []chan struct{}
+}
+
+func newLocks() *locks {
+	l := &locks{seed: maphash.MakeSeed()}
+	for i := range l.stripes {
+		l.stripes[i].keys = make(map[idem.Key]*keyLock)
+	}
+	return l
+}
+
+func (l *locks) stripe(key idem.Key) *stripe {
+	return &l.stripes[maphash.Comparable(l.seed, key)%stripes]
+}
+
+// acquire takes the lock of a key, or returns the context's error.
+func (l *locks) acquire(ctx context.Context, key idem.Key) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	s := l.stripe(key)
+	s.mu.Lock()
+	held, ok := s.keys[key]
+	if !ok {
+		s.keys[key] = &keyLock{}
+		s.mu.Unlock()
+		return nil
+	}
+	turn := make(chan struct{})
+	held.waiters = append(held.waiters, turn)
+	s.mu.Unlock()
+
+	select {
+	case <-turn:
+		return nil
+	case <-ctx.Done():
+		s.leave(key, turn)
+		return ctx.Err()
+	}
+}
+
+// leave takes a waiter out of the line. If its turn came meanwhile, it passes
+// the lock on.
+func (s *stripe) leave(key idem.Key, turn chan struct{}) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	held := s.keys[key]
+	if i := slices.Index(held.waiters, turn); i >= 0 {
+		held.waiters = slices.Delete(held.waiters, i, i+1)
+		return
+	}
+	s.pass(key)
+}
+
+func (l *locks) release(key idem.Key) {
+	s := l.stripe(key)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.pass(key)
+}
+
+// pass hands the lock to the next in line, or drops it. Under s.mu.
+func (s *stripe) pass(key idem.Key) {
+	held := s.keys[key]
+	if len(held.waiters) == 0 {
+		delete(s.keys, key)
+		return
+	}
+	next := held.waiters[0]
+	held.waiters = held.waiters[1:]
+	close(next)
+}
+
+// held reports whether somebody holds the lock of a key now.
+func (l *locks) held(key idem.Key) bool {
+	s := l.stripe(key)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	_, ok := s.keys[key]
+	return ok
+}

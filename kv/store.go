@@ -1,0 +1,433 @@
+package kv
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2"
+	"github.com/cockroachdb/pebble/v2/bloom"
+	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"github.com/idemd/idemd/idem"
+)
+
+// layoutVersion is the version of what package kv itself puts on disk. A store
+// with a higher one is refused.
+const layoutVersion = 1
+
+// Errors of Open.
+var (
+	// ErrInUse means that the directory is open already: in this process or in
+	// another, by this name or by another.
+	ErrInUse = errors.New("kv: the data directory is in use; one process at a time may have it open")
+
+	// ErrNewerFormat means that a newer release wrote the directory.
+	ErrNewerFormat = errors.New("kv: the data directory was written by a newer release")
+)
+
+// Store is an [idem.Store] in a directory.
+type Store struct {
+	opts Options
+	dir  string // with its symbolic links resolved
+	db   *pebble.DB
+
+	locks   *locks
+	live    *live
+	tenants *tenants
+	counts  mirror
+	newest  atomic.Int64 // milliseconds in the newest id
+
+	health health
+	watch  watch
+	opened atomic.Bool
+	dead   atomic.Bool
+
+	commits  atomic.Uint64
+	bootKeys int
+
+	dirLock  *pebble.Lock
+	closing  sync.Once
+	closeErr error
+	releases []func() error // undone at Close, last first
+}
+
+var _ idem.Store = (*Store)(nil)
+
+// Open opens the store in a directory, which is made where it is missing. An
+// existing store is not written to, apart from what the engine does to recover.
+//
+// Errors: ErrInUse, ErrNewerFormat; what Validate says. After any other error
+// somebody has to look: the files are left as they are.
+func Open(o Options) (*Store, error) {
+	if err := o.Validate(); err != nil {
+		return nil, err
+	}
+	s := &Store{
+		opts: o.withDefaults(), locks: newLocks(), live: newLive(), tenants: newTenants(),
+		health: health{start: time.Now()},
+	}
+	if err := s.open(); err != nil {
+		return nil, errors.Join(err, s.undo())
+	}
+	s.opened.Store(true)
+	return s, nil
+}
+
+func (s *Store) open() error {
+	if err := s.prepare(); err != nil {
+		return err
+	}
+	if err := s.openEngine(); err != nil {
+		return err
+	}
+	fresh, err := s.checkSchema()
+	if err != nil {
+		return err
+	}
+	if fresh {
+		return s.begin()
+	}
+	return s.load()
+}
+
+// onClose remembers what to undo.
+func (s *Store) onClose(undo func() error) { s.releases = append(s.releases, undo) }
+
+// undo gives back what Open took, last first.
+func (s *Store) undo() error {
+	var errs []error
+	for i := len(s.releases) - 1; i >= 0; i-- {
+		errs = append(errs, s.releases[i]())
+	}
+	s.releases = nil
+	return errors.Join(errs...)
+}
+
+// prepare takes the directory and looks at it before the engine does.
+func (s *Store) prepare() error {
+	fsys := s.opts.FS
+	if err := makeDir(fsys, s.opts.Dir); err != nil {
+		return fmt.Errorf("kv: the data directory cannot be made: %w", err)
+	}
+	dir, err := resolve(fsys, s.opts.Dir)
+	if err != nil {
+		return fmt.Errorf("kv: the data directory cannot be resolved: %w", err)
+	}
+	s.dir = dir
+	release, err := reserve(fsys, dir)
+	if err != nil {
+		return err
+	}
+	s.onClose(func() error { release(); return nil })
+	if err := s.lock(); err != nil {
+		return err
+	}
+	files, err := fsys.List(dir)
+	if err != nil {
+		return fmt.Errorf("kv: the data directory cannot be listed: %w", err)
+	}
+	if err := checkFormat(files); err != nil {
+		return err
+	}
+	if err := checkSpace(fsys, dir, files, s.opts.MinFree); err != nil {
+		return err
+	}
+	return makeBallast(fsys, dir, s.opts.Ballast)
+}
+
+func (s *Store) lock() error {
+	l, err := lockDir(s.opts.FS, s.dir)
+	if err != nil {
+		return err
+	}
+	s.dirLock = l
+	s.onClose(l.Close)
+	return nil
+}
+
+func (s *Store) openEngine() error {
+	fsys := vfs.OnDiskFull(manifestFS{s.opts.FS}, s.giveUpBallast)
+	fsys, health := vfs.WithDiskHealthChecks(fsys, s.opts.SlowDisk, nil, s.health.slow)
+	s.onClose(health.Close)
+	s.startWatch()
+	s.onClose(func() error { s.stopWatch(); return nil })
+
+	db, err := pebble.Open(s.dir, s.engineOptions(fsys))
+	if err != nil {
+		return fmt.Errorf("kv: the store cannot be opened: %w", err)
+	}
+	s.db = db
+	s.onClose(db.Close)
+	return nil
+}
+
+func (s *Store) engineOptions(fsys vfs.FS) *pebble.Options {
+	o := &pebble.Options{
+		FS:                          fsys,
+		Lock:                        s.dirLock,
+		FormatMajorVersion:          formatVersion,
+		Merger:                      countMerger,
+		MemTableSize:                uint64(s.opts.MemTable),
+		MemTableStopWritesThreshold: 4, // at 2 any slow flush holds up every commit
+		L0CompactionThreshold:       2,
+		L0StopWritesThreshold:       24,
+		CompactionConcurrencyRange:  func() (int, int) { return 1, 2 },
+		LBaseMaxBytes:               64 << 20,
+		CacheSize:                   s.opts.Cache,
+		FlushDelayDeleteRange:       30 * time.Second,
+		Logger:                      engineLog{s, s.opts.Logger},
+		EventListener:               s.listener(),
+	}
+	o.TargetFileSizes[0] = 8 << 20 // every file is looked at when the store opens
+	o.Levels[0] = pebble.LevelOptions{BlockSize: 8 << 10, IndexBlockSize: 64 << 10, FilterPolicy: bloom.FilterPolicy(10)}
+	if s.opts.tune != nil {
+		s.opts.tune(o)
+	}
+	return o
+}
+
+// checkSchema refuses what a newer release wrote, and says whether the store is
+// new.
+func (s *Store) checkSchema() (fresh bool, err error) {
+	found, err := s.get(keySchema, func(v []byte) error {
+		_, err := decodeSchema(v)
+		return err
+	})
+	s.bootKeys++
+	if found || err != nil {
+		return false, err
+	}
+	it, err := s.db.NewIter(nil)
+	if err != nil {
+		return false, err
+	}
+	empty := !it.First()
+	if err := errors.Join(it.Error(), it.Close()); err != nil {
+		return false, err
+	}
+	if !empty {
+		return false, errors.New("kv: the data directory holds something else")
+	}
+	return true, nil
+}
+
+// begin makes a new store. The flush ends the first log, which the engine began
+// in an older form in which damage goes unnoticed.
+func (s *Store) begin() error {
+	b := s.db.NewBatch()
+	defer func() { _ = b.Close() }() // only gives its memory back
+	if err := b.Set(keySchema, encodeSchema(schema{layoutVersion, time.Now()}), nil); err != nil {
+		return err
+	}
+	s.commit(b)
+	return s.db.Flush()
+}
+
+// load rebuilds what is kept in memory.
+func (s *Store) load() error {
+	s.bootKeys++
+	_, err := s.get(keyCounter, func(v []byte) (err error) {
+		s.counts.totals, err = decodeTotals(v)
+		return err
+	})
+	return errors.Join(err, s.loadTenants(), s.loadNewest(), s.loadLive())
+}
+
+// loadNewest finds the newest id of each namespace.
+func (s *Store) loadNewest() error {
+	for _, t := range s.tenants.all() {
+		prefix := appendScope(nil, prefixCall, t)
+		it, err := s.iter(prefix)
+		if err != nil {
+			return err
+		}
+		if it.Last() {
+			_, id, _, _ := parseScoped(it.Key())
+			s.sawID(id)
+			s.bootKeys++
+		}
+		if err := errors.Join(it.Error(), it.Close()); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// loadLive finds the calls that an earlier life left without an end.
+func (s *Store) loadLive() error {
+	names := make(map[tid]idem.Namespace)
+	for ns, t := range s.tenants.all() {
+		names[t] = ns
+	}
+	return s.scan([]byte{prefixMarker}, func(it *pebble.Iterator) error {
+		t, id, _, ok := parseScoped(it.Key())
+		ns, known := names[t]
+		if !ok || !known {
+			return fmt.Errorf("%w: marker row", errCorrupt)
+		}
+		rec, err := s.readRows(t, ns, id, false)
+		s.bootKeys += 2
+		switch {
+		case err != nil:
+			return err
+		case !rec.found:
+			return fmt.Errorf("%w: a marker without a call", errCorrupt)
+		case rec.call.Status.Ended():
+			// An end stays an end, whatever a marker says.
+			s.opts.Logger.Error("kv: a call with an end has a marker", "call", id.String())
+			return nil
+		}
+		s.live.recover(&rec.call)
+		return nil
+	})
+}
+
+// Close makes everything durable and releases the store. A second call returns
+// what the first one did.
+func (s *Store) Close() error {
+	s.closing.Do(func() {
+		if s.dead.Load() {
+			s.closeErr = fmt.Errorf("kv: %w", errDead)
+			return
+		}
+		s.closeErr = errors.Join(s.db.Flush(), s.undo())
+	})
+	return s.closeErr
+}
+
+// Update implements [idem.Store].
+//
+// The lock of the key is held from the look-up until the commit is synced. That
+// is what makes everything above true: the engine shows a batch to readers
+// before it is durable, and readers go by these locks.
+func (s *Store) Update(ctx context.Context, key idem.Key, t idem.Transition) (idem.Change, error) {
+	if err := s.locks.acquire(ctx, key); err != nil {
+		return idem.Change{}, err
+	}
+	defer s.locks.release(key)
+
+	cur, err := s.probeIdem(key)
+	if err != nil {
+		return idem.Change{}, err
+	}
+	ch, err := t(cur.pointer())
+	if err != nil || !ch.Write {
+		return ch, s.trusted(ctx, err)
+	}
+	if err := cur.check(key, &ch); err != nil {
+		return idem.Change{}, err
+	}
+	if err := s.write(ctx, cur, &ch); err != nil {
+		return idem.Change{}, err
+	}
+	return ch, nil
+}
+
+// write commits a change of a record, and then moves what is in memory.
+func (s *Store) write(ctx context.Context, cur record, ch *idem.Change) error {
+	t, err := s.tenant(ctx, ch.After.Key.Namespace)
+	if err != nil {
+		return err
+	}
+	if ch.Effect != nil && cur.found {
+		if err := s.refuseSecondEffect(t, ch.Effect.CallID); err != nil {
+			return err
+		}
+	}
+	delta := cur.delta(ch)
+	b := s.db.NewBatch()
+	defer func() { _ = b.Close() }() // only gives its memory back
+	if err := compose(b, t, cur, ch, delta); err != nil {
+		return err
+	}
+	s.commit(b)
+
+	s.counts.add(delta)
+	s.sawID(ch.After.ID)
+	s.live.apply(ch.After, ch.Lease)
+	return nil
+}
+
+// refuseSecondEffect looks the effect up: the engine overwrites without a word.
+func (s *Store) refuseSecondEffect(t tid, id idem.CallID) error {
+	found, err := s.get(appendEffectKey(nil, t, id), func([]byte) error { return nil })
+	if err == nil && found {
+		return idem.ErrSecondEffect
+	}
+	return err
+}
+
+// commit makes a batch durable, or ends the process. It is the only place that
+// writes. A panic of the engine leaves its commit lock held, so it must not be
+// recovered further up, where the store would hang for ever.
+func (s *Store) commit(b *pebble.Batch) {
+	defer func() {
+		if r := recover(); r != nil {
+			s.die("the engine panicked in a commit", r)
+		}
+	}()
+	s.commits.Add(1)
+	if err := s.db.Apply(b, pebble.Sync); err != nil {
+		s.die("a commit failed", err)
+	}
+}
+
+// trusted lets an answer out, with its error. Where the process is about to go
+// it waits for the context's end instead: nothing is answered after a failure.
+func (s *Store) trusted(ctx context.Context, err error) error {
+	if !s.dead.Load() {
+		return err
+	}
+	<-ctx.Done()
+	return ctx.Err()
+}
+
+// Renew implements [idem.Store].
+func (s *Store) Renew(ctx context.Context, key idem.Key, lease idem.Lease, d time.Duration) error {
+	return s.trusted(ctx, s.live.renew(key, lease, d))
+}
+
+// Due implements [idem.Store].
+func (s *Store) Due(ctx context.Context, limit int) ([]idem.Due, error) {
+	return s.live.dueNow(limit), s.trusted(ctx, nil)
+}
+
+// Held implements [idem.Store].
+func (s *Store) Held(ctx context.Context, limit int) ([]idem.Due, error) {
+	return s.live.heldNow(limit), s.trusted(ctx, nil)
+}
+
+// Totals implements [idem.Store].
+func (s *Store) Totals(ctx context.Context) (idem.Totals, error) {
+	return s.counts.get(), s.trusted(ctx, nil)
+}
+
+// Newest implements [idem.Store].
+func (s *Store) Newest(ctx context.Context) (time.Time, error) {
+	ms := s.newest.Load()
+	if ms == 0 {
+		return time.Time{}, s.trusted(ctx, nil)
+	}
+	return time.UnixMilli(ms).UTC(), s.trusted(ctx, nil)
+}
+
+func (s *Store) sawID(id idem.CallID) {
+	ms := id.Time().UnixMilli()
+	for {
+		old := s.newest.Load()
+		if ms <= old || s.newest.CompareAndSwap(old, ms) {
+			return
+		}
+	}
+}
+
+// Commits is how many synced commits this process has asked for.
+func (s *Store) Commits() uint64 { return s.commits.Load() }
+
+// BootKeys is how many keys Open read. It does not depend on how many calls
+// have ended.
+func (s *Store) BootKeys() int { return s.bootKeys }
