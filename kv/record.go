@@ -361,6 +361,7 @@ func appendState(b []byte, c *idem.Call, next uint32) ([]byte, error) {
 	writeCode(w, statusCodes, c.Status)
 	writeCode(w, effectsCodes, c.Effects)
 	writeCode(w, rerunCodes, c.Rerun)
+	w.count(c.Revision)
 	w.count(c.Attempt)
 	w.count(c.Crashes)
 	w.uvarint(uint64(next))
@@ -390,7 +391,7 @@ func decodeState(v []byte, c *idem.Call) (next uint32, err error) {
 	c.Status = readCode(r, statusCodes)
 	c.Effects = readCode(r, effectsCodes)
 	c.Rerun = readCode(r, rerunCodes)
-	c.Attempt, c.Crashes = r.count(), r.count()
+	c.Revision, c.Attempt, c.Crashes = r.count(), r.count(), r.count()
 	n := r.uvarint()
 	if n > math.MaxUint32 || c.Status == "" {
 		r.fail()
@@ -422,14 +423,14 @@ func decodeState(v []byte, c *idem.Call) (next uint32, err error) {
 // plain reports whether a new call's state is what a call without a state row
 // has, so that the row can be left out.
 func plain(c *idem.Call, events int) bool {
-	return events == 1 && c.Status == idem.StatusPending && c.Attempt == 0 && c.Crashes == 0 &&
+	return events == 1 && c.Status == idem.StatusPending && c.Revision == 1 && c.Attempt == 0 && c.Crashes == 0 &&
 		c.Effects == "" && c.Rerun == "" && c.Deliveries == 1 &&
 		c.UpdatedAt.UnixMicro() == c.CreatedAt.UnixMicro() && stateFlags(c) == 0
 }
 
 // makePlain gives a call the state that goes with a missing state row.
 func makePlain(c *idem.Call) (next uint32) {
-	c.Status, c.UpdatedAt, c.Deliveries = idem.StatusPending, c.CreatedAt, 1
+	c.Status, c.Revision, c.UpdatedAt, c.Deliveries = idem.StatusPending, 1, c.CreatedAt, 1
 	return 1
 }
 

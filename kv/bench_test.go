@@ -1,0 +1,189 @@
+package kv
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2"
+	"github.com/cockroachdb/pebble/v2/vfs"
+)
+
+var clients = []int{1, 20, 64, 300}
+
+// parallel runs b.N operations on n goroutines and reports calls per second.
+func parallel(b *testing.B, n int, op func(i int)) {
+	b.Helper()
+	var next atomic.Int64
+	var wg sync.WaitGroup
+	b.ResetTimer()
+	for range n {
+		wg.Go(func() {
+			for {
+				i := int(next.Add(1)) - 1
+				if i >= b.N {
+					return
+				}
+				op(i)
+			}
+		})
+	}
+	wg.Wait()
+	b.StopTimer()
+	b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "calls/s")
+}
+
+// openBench opens a store with production's options on a real directory and
+// gets it past the small memtables of its first seconds.
+func openBench(b *testing.B) *Store {
+	b.Helper()
+	s, err := Open(Options{Dir: b.TempDir()})
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(func() { closeStore(b, s) })
+	var wg sync.WaitGroup
+	for w := range 64 {
+		wg.Go(func() {
+			for i := range 200 {
+				k := keyOf(fmt.Sprintf("warm-%d-%d", w, i))
+				if _, err := s.Update(context.Background(), k, fused(k, w*200+i)); err != nil {
+					panic(err)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	return s
+}
+
+// BenchmarkSubmit is the store alone: a local tool's call in one commit, and
+// the same call asked for again.
+func BenchmarkSubmit(b *testing.B) {
+	ctx := context.Background()
+	b.Run("distinct", func(b *testing.B) {
+		for _, n := range clients {
+			b.Run(fmt.Sprint(n), func(b *testing.B) {
+				s := openBench(b)
+				parallel(b, n, func(i int) {
+					k := keyOf(fmt.Sprintf("key-%08d", i*7919%1_000_003))
+					if _, err := s.Update(ctx, k, fused(k, 100_000+i)); err != nil {
+						panic(err)
+					}
+				})
+			})
+		}
+	})
+	b.Run("replay", func(b *testing.B) {
+		for _, n := range clients {
+			b.Run(fmt.Sprint(n), func(b *testing.B) {
+				s := openBench(b)
+				parallel(b, n, func(i int) {
+					k := keyOf(fmt.Sprintf("warm-%d-%d", i%64, i/64%200))
+					if _, err := s.Update(ctx, k, fused(k, i)); err != nil {
+						panic(err)
+					}
+				})
+			})
+		}
+	})
+}
+
+// BenchmarkProbe compares the two ways to find out that a key is not there, on
+// 200 000 keys in the lowest level.
+func BenchmarkProbe(b *testing.B) {
+	s := openOptions(b, testOptions(vfs.NewMem(), "data"))
+	b.Cleanup(func() { closeStore(b, s) })
+	batch := s.db.NewBatch()
+	for i := range 200_000 {
+		id := idOf(keyOf(""), i)
+		_ = batch.Set(appendIdemKey(nil, 0, fmt.Sprintf("key-%08d", i*7919%1_000_003)), appendIdem(nil, id, [32]byte{}), nil)
+	}
+	s.commit(batch)
+	if err := s.db.Compact(context.Background(), []byte{0}, []byte{0xff}, false); err != nil {
+		b.Fatal(err)
+	}
+	absent := func(i int) []byte { return appendIdemKey(nil, 0, fmt.Sprintf("key-%08d.", i*7919%1_000_003)) }
+	b.Run("get", func(b *testing.B) {
+		for i := range b.N {
+			if found, err := s.get(absent(i), func([]byte) error { return nil }); found || err != nil {
+				b.Fatal(found, err)
+			}
+		}
+	})
+	b.Run("iterator", func(b *testing.B) {
+		for i := range b.N {
+			it, err := s.db.NewIter(&pebble.IterOptions{UseL6Filters: true})
+			if err != nil {
+				b.Fatal(err)
+			}
+			if it.SeekPrefixGE(absent(i)) {
+				b.Fatal("found")
+			}
+			if err := it.Close(); err != nil {
+				b.Fatal(err)
+			}
+		}
+	})
+}
+
+// BenchmarkDue is one look before a dispatch, with many calls waiting.
+func BenchmarkDue(b *testing.B) {
+	l := newLive()
+	for i := range 100_000 {
+		k := keyOf(fmt.Sprint(i))
+		ch, _ := submit(k, i)(nil)
+		l.apply(ch.After, 0)
+	}
+	b.ReportAllocs()
+	for b.Loop() {
+		if len(l.dueNow(1)) != 1 {
+			b.Fatal("nothing is due")
+		}
+	}
+}
+
+// TestMemoryStaysFlat compares the heap with 100 000 and with a million ended
+// calls. It takes minutes: set KV_MEMORY=1.
+func TestMemoryStaysFlat(t *testing.T) {
+	if os.Getenv("KV_MEMORY") == "" {
+		t.Skip("set KV_MEMORY=1")
+	}
+	s, err := Open(Options{Dir: t.TempDir(), Cache: 32 << 20, MemTable: 8 << 20})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer closeStore(t, s)
+	var done atomic.Int64
+	upTo := func(n int64) uint64 {
+		var wg sync.WaitGroup
+		for range 256 {
+			wg.Go(func() {
+				for i := done.Add(1); i <= n; i = done.Add(1) {
+					k := keyOf(fmt.Sprintf("key-%d", i))
+					if _, err := s.Update(context.Background(), k, fused(k, int(i))); err != nil {
+						panic(err)
+					}
+				}
+			})
+		}
+		wg.Wait()
+		done.Store(n)
+		runtime.GC()
+		var m runtime.MemStats
+		runtime.ReadMemStats(&m)
+		return m.HeapAlloc
+	}
+	start := time.Now()
+	small := upTo(100_000)
+	large := upTo(1_000_000)
+	t.Logf("heap %d MiB after 100 000 calls, %d MiB after 1 000 000; %v", small>>20, large>>20, time.Since(start))
+	if large > small+64<<20 {
+		t.Fatalf("the heap grew by %d MiB", (large-small)>>20)
+	}
+}
