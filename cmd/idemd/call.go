@@ -62,8 +62,10 @@ func (c *callCmd) Run(ctx context.Context, con *console) error {
 		if a != nil && a.call() != nil {
 			return c.show(con, a)
 		}
-		why := failed(err, exitUnknown)
-		if a != nil {
+		var why *exitError
+		if err != nil {
+			why = failed(err, exitUnknown)
+		} else {
 			why = a.refused(exitUnknown)
 		}
 		held := a.held()

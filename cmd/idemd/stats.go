@@ -39,14 +39,22 @@ func (c *statsCmd) Run(ctx context.Context, con *console) error {
 }
 
 // flatten writes an object of numbers and words as lines, in the order of the
-// document: the members' names, then the value.
+// document: a line for each member, and one for all members of an object in it,
+// zeros left out.
 func flatten(doc []byte) ([]byte, error) {
 	var (
-		out  bytes.Buffer
-		path []string // names of the members that are open
-		name string
-		key  bool // the next token is a name, not a value
+		out   bytes.Buffer
+		path  []string // names of the members that are open, the first one empty
+		name  string
+		named bool // the next token is the value of name
+		line  []string
 	)
+	flush := func() {
+		if len(line) > 0 {
+			fmt.Fprintf(&out, "%-14s %s\n", strings.Join(path[1:], " "), strings.Join(line, " "))
+		}
+		line = nil
+	}
 	dec := json.NewDecoder(bytes.NewReader(doc))
 	dec.UseNumber()
 	for first := true; first || len(path) > 0; first = false {
@@ -56,17 +64,23 @@ func flatten(doc []byte) ([]byte, error) {
 		}
 		switch {
 		case tok == json.Delim('{'):
-			path, key = append(path, name), true
+			flush()
+			path, named = append(path, name), false
 		case tok == json.Delim('}'):
-			path, key = path[:len(path)-1], true
+			flush()
+			path, named = path[:len(path)-1], false
 		case first || tok == json.Delim('['):
 			return nil, errors.New("not an object of numbers and words")
-		case key:
-			name, key = fmt.Sprint(tok), false
+		case !named:
+			name, named = plain(fmt.Sprint(tok)), true
 		default:
-			names := append(path[1:len(path):len(path)], name)
-			fmt.Fprintf(&out, "%-24s %s\n", plain(strings.Join(names, " ")), plain(fmt.Sprint(tok)))
-			key = true
+			named = false
+			switch value := plain(fmt.Sprint(tok)); {
+			case len(path) == 1:
+				fmt.Fprintf(&out, "%-14s %s\n", name, value)
+			case value != "0":
+				line = append(line, name+"="+value)
+			}
 		}
 	}
 	return out.Bytes(), nil

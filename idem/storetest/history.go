@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
-	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -69,7 +68,11 @@ func (h *history) oneIn(n int) bool { return h.r.IntN(n) == 0 }
 // wrong ends the test with the operations that led here.
 func (h *history) wrong(format string, args ...any) {
 	h.t.Helper()
-	h.t.Fatalf("%s\n%s=%d, the last operations:\n  %s", fmt.Sprintf(format, args...), SeedEnv, h.seed, strings.Join(h.log, "\n  "))
+	h.t.Fatal(h.story(fmt.Sprintf(format, args...)))
+}
+
+func (h *history) story(what string) string {
+	return fmt.Sprintf("%s\n%s=%d, the last operations:\n  %s", what, SeedEnv, h.seed, strings.Join(h.log, "\n  "))
 }
 
 func (h *history) note(format string, args ...any) {
@@ -214,7 +217,8 @@ func (h *history) settleSome(k idem.Key) {
 	s := idem.Settlement{Terms: h.terms(), Lease: h.someLease(k)}
 	s.Window = time.Duration(h.r.IntN(30)) * time.Second
 	s.Deliveries = h.r.Int64N(3)
-	what, t := "", idem.Transition(nil)
+	var what string
+	var t idem.Transition
 	switch h.r.IntN(7) {
 	case 0, 1:
 		r := idem.Result{Output: fmt.Appendf(nil, `{"n":%d}`, h.r.IntN(1000))}
@@ -275,15 +279,15 @@ func (h *history) compareQueues() {
 	if err != nil {
 		h.wrong("the model: %v", err)
 	}
-	var got []string
 	eventually(h.t, func() string {
-		if got, err = queues(h.ctx, h.s); err != nil {
+		got, err := queues(h.ctx, h.s)
+		if err != nil {
 			h.wrong("%v", err)
 		}
-		if slices.Equal(want, got) {
-			return ""
+		if d := differ(want, got); d != "" {
+			return h.story(d)
 		}
-		return fmt.Sprintf("%s\n%s=%d, the last operations:\n  %s", differ(want, got), SeedEnv, h.seed, strings.Join(h.log, "\n  "))
+		return ""
 	})
 }
 

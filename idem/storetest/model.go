@@ -58,7 +58,7 @@ type modelRow struct {
 	events  []idem.Event
 	effects []idem.Effect // at most one
 	until   time.Time     // end of the lease; with a monotonic reading
-	left    bool          // by an earlier life, and not moved since
+	left    bool          // by an earlier life, and neither claimed nor ended since
 }
 
 // NewModel returns the first handle on new, empty data.
@@ -164,13 +164,17 @@ func (d *modelData) commit(key idem.Key, row *modelRow, ch idem.Change) error {
 		}
 	}
 
-	if moved := row.call == nil || row.call.Status != ch.After.Status || row.call.Attempt != ch.After.Attempt; moved {
-		// Only a change that makes the call running sets its lease. Others, a
-		// stale result above all, must leave a living lease as it is.
+	claimed := ch.After.Status == idem.StatusRunning && (row.call == nil || row.call.Status != idem.StatusRunning || row.call.Attempt != ch.After.Attempt)
+	switch {
+	case claimed:
+		row.until = time.Now().Add(ch.Lease)
+	case ch.After.Status != idem.StatusRunning:
 		row.until = time.Time{}
-		if ch.After.Status == idem.StatusRunning {
-			row.until = time.Now().Add(ch.Lease)
-		}
+	default:
+		// Only a claim sets a lease. A stale result above all writes a running
+		// record too, and must leave the living lease as it is.
+	}
+	if claimed || ch.After.Status.Ended() {
 		row.left = false
 	}
 	row.call = durable(ch.After)

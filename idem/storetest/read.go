@@ -143,11 +143,11 @@ var readCases = []testCase{
 		has(idem.StatusPending)
 		c := w.run(k, anHour)
 		has(idem.StatusRunning)
-		c = w.fail(c, true)
+		w.fail(c, true)
 		has(idem.StatusFailed)
 		w.expect(idem.VerdictRequeued, k, w.submit(request(k)))
 		has(idem.StatusPending)
-		c = w.hold(w.run(k, anHour))
+		w.hold(w.run(k, anHour))
 		has(idem.StatusHeld)
 		c = w.expect(idem.VerdictResolved, k, idem.Resolve(idem.Resolution{Terms: w.terms(), Outcome: idem.OutcomeSucceeded, By: "anna"}))
 		has(idem.StatusSucceeded)
@@ -157,8 +157,8 @@ var readCases = []testCase{
 
 	{name: "events from a number on, up to a limit, also within one change", run: func(w *world) {
 		k := key("k")
-		c := w.create(k) // 0
-		c = w.run(k, over)
+		w.create(k)
+		c := w.run(k, over)
 		for i := range 4 { // two events each, in one change
 			c = w.expect(idem.VerdictClaimed, k, w.claim(toolRerun, fmt.Sprint("boot/w", i+2), over, idem.LeaseOf(&c)))
 		}

@@ -141,8 +141,8 @@ var recordCases = []testCase{
 				return *ch.After
 			}
 			c := seen("pending", w.claim(toolRerun, "boot/w1", anHour, idem.Lease{}))
-			c = seen("running", idem.Fail(w.under(c), idem.Failure{Code: "busy", Retryable: true}))
-			c = seen("failed and retryable", w.submit(r))
+			seen("running", idem.Fail(w.under(c), idem.Failure{Code: "busy", Retryable: true}))
+			seen("failed and retryable", w.submit(r))
 			c = seen("pending again", w.claim(toolRerun, "boot/w1", anHour, idem.Lease{}))
 			w.stored(c) // which looks at every read by id and key
 		}

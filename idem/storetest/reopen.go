@@ -73,7 +73,7 @@ var reopenCases = []testCase{
 		w.reopen()
 		c := w.run(k, anHour)
 		w.reopen()
-		c = w.fail(c, true)
+		w.fail(c, true)
 		w.reopen()
 		w.expect(idem.VerdictRequeued, k, w.submit(request(k)))
 		c = w.run(k, anHour)
@@ -101,7 +101,7 @@ var reopenCases = []testCase{
 		w.wantDue("pending", "alive", "over")
 	}},
 
-	{name: "what an earlier life left is marked until it moves", run: func(w *world) { // R11
+	{name: "what an earlier life left is marked until it is claimed", run: func(w *world) { // R11
 		for _, name := range []string{"pending", "joined", "running", "stale", "retryable"} {
 			w.create(key(name))
 		}
