@@ -9,9 +9,6 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
-
-	"github.com/cockroachdb/pebble/v2"
-	"github.com/cockroachdb/pebble/v2/vfs"
 )
 
 var clients = []int{1, 20, 64, 300}
@@ -94,42 +91,42 @@ func BenchmarkSubmit(b *testing.B) {
 	})
 }
 
-// BenchmarkProbe compares the two ways to find out that a key is not there, on
+// BenchmarkProbe compares the two ways to look a key up, absent and present, on
 // 200 000 keys in the lowest level.
 func BenchmarkProbe(b *testing.B) {
-	s := openOptions(b, testOptions(vfs.NewMem(), "data"))
-	b.Cleanup(func() { closeStore(b, s) })
+	s := openMem(b)
+	name := func(i int) string { return fmt.Sprintf("key-%08d", i%200_000*7919%1_000_003) }
 	batch := s.db.NewBatch()
 	for i := range 200_000 {
-		id := idOf(keyOf(""), i)
-		_ = batch.Set(appendIdemKey(nil, 0, fmt.Sprintf("key-%08d", i*7919%1_000_003)), appendIdem(nil, id, [32]byte{}), nil)
+		_ = batch.Set(appendIdemKey(nil, 0, name(i)), appendIdem(nil, idOf(keyOf(""), i), [32]byte{}), nil)
 	}
 	s.commit(batch)
 	if err := s.db.Compact(context.Background(), []byte{0}, []byte{0xff}, false); err != nil {
 		b.Fatal(err)
 	}
-	absent := func(i int) []byte { return appendIdemKey(nil, 0, fmt.Sprintf("key-%08d.", i*7919%1_000_003)) }
-	b.Run("get", func(b *testing.B) {
-		for i := range b.N {
-			if found, err := s.get(absent(i), func([]byte) error { return nil }); found || err != nil {
-				b.Fatal(found, err)
+	for _, c := range []struct {
+		what, suffix string
+		present      bool
+	}{{"absent", ".", false}, {"present", "", true}} {
+		b.Run(c.what+"/get", func(b *testing.B) {
+			for i := range b.N {
+				found, err := s.get(appendIdemKey(nil, 0, name(i)+c.suffix), func(v []byte) error {
+					_, _, err := decodeIdem(v)
+					return err
+				})
+				if found != c.present || err != nil {
+					b.Fatal(found, err)
+				}
 			}
-		}
-	})
-	b.Run("iterator", func(b *testing.B) {
-		for i := range b.N {
-			it, err := s.db.NewIter(&pebble.IterOptions{UseL6Filters: true})
-			if err != nil {
-				b.Fatal(err)
+		})
+		b.Run(c.what+"/iterator", func(b *testing.B) {
+			for i := range b.N {
+				if _, _, found, err := s.probeIdem(0, name(i)+c.suffix); found != c.present || err != nil {
+					b.Fatal(found, err)
+				}
 			}
-			if it.SeekPrefixGE(absent(i)) {
-				b.Fatal("found")
-			}
-			if err := it.Close(); err != nil {
-				b.Fatal(err)
-			}
-		}
-	})
+		})
+	}
 }
 
 // BenchmarkDue is one look before a dispatch, with many calls waiting.

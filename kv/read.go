@@ -47,9 +47,9 @@ func (s *Store) scan(prefix []byte, each func(it *pebble.Iterator) error) error 
 	return errors.Join(err, it.Error(), it.Close())
 }
 
-// probeIdem reads the record of a key, with its args. The caller holds the
-// key's lock.
-func (s *Store) probeIdem(key idem.Key) (record, error) {
+// current reads the record of a key, with its args. The caller holds the key's
+// lock.
+func (s *Store) current(key idem.Key) (record, error) {
 	t, known := s.tenants.get(key.Namespace)
 	if !known {
 		return record{}, nil
@@ -58,7 +58,7 @@ func (s *Store) probeIdem(key idem.Key) (record, error) {
 }
 
 func (s *Store) readKey(t tid, key idem.Key, args bool) (record, error) {
-	id, fp, found, err := s.readIdem(t, key.Name)
+	id, fp, found, err := s.probeIdem(t, key.Name)
 	if err != nil || !found {
 		return record{}, err
 	}
@@ -79,21 +79,35 @@ func (s *Store) readCall(t tid, ns idem.Namespace, id idem.CallID) (record, erro
 	return rec, s.addFingerprint(t, &rec.call)
 }
 
-func (s *Store) readIdem(t tid, name string) (id idem.CallID, fp idem.Fingerprint, found bool, err error) {
-	found, err = s.get(appendIdemKey(nil, t, name), func(v []byte) (err error) {
-		id, fp, err = decodeIdem(v)
-		return err
-	})
-	return id, fp, found, err
+// probeIdem looks a key up. Most keys that are asked for are new, and a Get for
+// a key that is not there reads a block of the lowest level every time, since
+// it does not use the filters there; this does.
+func (s *Store) probeIdem(t tid, name string) (id idem.CallID, fp idem.Fingerprint, found bool, err error) {
+	it, err := s.db.NewIter(&pebble.IterOptions{UseL6Filters: true})
+	if err != nil {
+		return id, fp, false, err
+	}
+	if found = it.SeekPrefixGE(appendIdemKey(nil, t, name)); found {
+		var v []byte
+		if v, err = it.ValueAndErr(); err == nil {
+			id, fp, err = decodeIdem(v)
+		}
+	}
+	return id, fp, found, errors.Join(err, it.Error(), it.Close())
 }
 
 // addFingerprint adds what is not with the call but with its key.
 func (s *Store) addFingerprint(t tid, c *idem.Call) error {
-	id, fp, found, err := s.readIdem(t, c.Key.Name)
-	if err == nil && (!found || id != c.ID) {
+	found, err := s.get(appendIdemKey(nil, t, c.Key.Name), func(v []byte) error {
+		id, fp, err := decodeIdem(v)
+		if c.Fingerprint = fp; id != c.ID && err == nil {
+			err = fmt.Errorf("%w: a key of two calls", errCorrupt)
+		}
+		return err
+	})
+	if err == nil && !found {
 		err = fmt.Errorf("%w: a call without its key", errCorrupt)
 	}
-	c.Fingerprint = fp
 	return err
 }
 

@@ -310,7 +310,7 @@ func (s *Store) Update(ctx context.Context, key idem.Key, t idem.Transition) (id
 	}
 	defer s.locks.release(key)
 
-	cur, err := s.probeIdem(key)
+	cur, err := s.current(key)
 	if err != nil {
 		return idem.Change{}, err
 	}

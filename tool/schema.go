@@ -119,7 +119,11 @@ func gathers(k jsonschema.ErrorKind) bool {
 func broken(k jsonschema.ErrorKind) string {
 	switch k := k.(type) {
 	case *kind.Type:
-		return "must be " + strings.Join(k.Want, " or ") + ", not " + k.Got
+		got := k.Got
+		if got == "number" && slices.Contains(k.Want, "integer") {
+			got = "a fraction"
+		}
+		return "must be " + strings.Join(k.Want, " or ") + ", not " + got
 	case *kind.Required:
 		return "must have the member " + strings.Join(k.Missing, ", ")
 	case *kind.AdditionalProperties:

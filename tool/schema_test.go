@@ -35,7 +35,7 @@ func TestCheckNamesPlaceAndRule(t *testing.T) {
 		{`[]`, "args: must be object, not array"},
 		{`{}`, "args: must have the member id"},
 		{`{"id":"secret"}`, "args/id: must be integer, not string"},
-		{`{"id":1.5}`, "args/id: must be integer, not number"},
+		{`{"id":1.5}`, "args/id: must be integer, not a fraction"},
 		{`{"id":1,"amount":0}`, "args/amount: must be more than 0.1"},
 		{`{"id":1,"amount":9223372036854775808}`, "args/amount: must be at most 9223372036854775807"},
 		{`{"id":1,"amount":0.75}`, "args/amount: must be a multiple of 0.5"},

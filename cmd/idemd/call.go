@@ -88,7 +88,7 @@ func (c *callCmd) Run(ctx context.Context, con *console) error {
 			why.code = exitUnknown
 		}
 		if held {
-			why.message += "\nAsking again does not help: somebody has to find out, and to decide with idemd resolve."
+			why.message += "\nAsking again does not help. Look later with idemd find: the server may find out by itself; else somebody has to, and decides with idemd resolve."
 		} else if why.code == exitUnknown {
 			why.message += "\nIt is not known whether the call was made. Ask again with the same key, or look with idemd find."
 		}

@@ -156,7 +156,7 @@ func (c *serveCmd) startDaemon(ctx context.Context, log *slog.Logger) (_ *daemon
 		return nil, errors.Join(err, l.Close())
 	}
 	d.addr = l.Addr()
-	d.server = httpapi.New(d.runner, httpapi.Options{MaxInFlight: c.MaxInFlight, Chaos: c.Chaos, Logger: log, Version: version})
+	d.server = httpapi.New(d.runner, httpapi.Options{MaxInFlight: c.MaxInFlight, Chaos: c.Chaos, Logger: log, Version: thisBuild().Version})
 	go func() { d.served <- d.server.Serve(l) }()
 	log.Info("ready", "addr", d.addr.String(), "data", c.Data, "tools", len(tools), "took", time.Since(began).String())
 	return d, nil
