@@ -55,7 +55,7 @@ func (s *Server) submit(x *exchange) (answer, error) {
 	if err == nil || answerable(err) {
 		// Also before a refusal is sent, which is an answer like any other.
 		if err := s.svc.Fire(fault, idem.PointBeforeReply); err != nil {
-			return answer{}, err
+			return answer{}, about(err, got.Call.ID)
 		}
 	}
 	if err != nil {
@@ -69,9 +69,20 @@ func (s *Server) submit(x *exchange) (answer, error) {
 	status := http.StatusOK
 	if !got.Call.Status.Ended() {
 		status = http.StatusAccepted
-		h["Location"] = []string{string(appendPath(nil, got.Call.ID))}
+		h["Location"] = []string{string(appendPath(make([]byte, 0, 64), got.Call.ID))}
 	}
 	return x.callAnswer(status, &got.Call), nil
+}
+
+// about names the call in an error that does not know it.
+func about(err error, id idem.CallID) error {
+	var e *idem.Error
+	if !errors.As(err, &e) || !e.CallID.IsZero() {
+		return err
+	}
+	named := *e
+	named.CallID = id
+	return &named
 }
 
 func answerable(err error) bool {
@@ -81,7 +92,7 @@ func answerable(err error) bool {
 
 func (x *exchange) callAnswer(status int, c *idem.Call) answer {
 	x.callID = c.ID
-	x.w.Header()["Idemd-Call-Id"] = []string{c.ID.String()}
+	x.w.Header()["Idemd-Call-Id"] = []string{string(appendID(make([]byte, 0, 64), c.ID))}
 	return answer{status: status, body: (*callBody)(c)}
 }
 
@@ -135,11 +146,10 @@ func (x *exchange) readJSON() ([]byte, error) {
 		return nil, idem.Errorf(idem.CodeUnsupportedMediaType, "the body must be application/json, without a content coding")
 	}
 	limit := x.s.o.MaxBody
-	tooLarge := idem.Errorf(idem.CodePayloadTooLarge, "the body is over %d bytes", limit)
 	if x.r.ContentLength > limit {
 		// Not worth reading on for the next request.
 		x.w.Header()["Connection"] = headerClose
-		return nil, tooLarge
+		return nil, tooLarge(limit)
 	}
 	buf := x.buffer()
 	// It grows with what arrives, never with what the client announced.
@@ -147,13 +157,17 @@ func (x *exchange) readJSON() ([]byte, error) {
 	var over *http.MaxBytesError
 	switch {
 	case errors.As(err, &over):
-		return nil, tooLarge
+		return nil, tooLarge(limit)
 	case err != nil:
 		x.w.Header()["Connection"] = headerClose
 		return nil, badRequest("the body could not be read to its end")
 	}
 	x.received()
 	return buf.Bytes(), nil
+}
+
+func tooLarge(limit int64) error {
+	return idem.Errorf(idem.CodePayloadTooLarge, "the body is over %d bytes", limit)
 }
 
 func isJSON(h http.Header) bool {
@@ -275,10 +289,7 @@ func readMembers(body []byte, names []string, each func(i int, v jsontext.Value)
 	case tok.Kind() != '{':
 		return 0, badRequest("the body must be an object")
 	}
-	for {
-		if r.dec.PeekKind() == '}' {
-			break
-		}
+	for r.dec.PeekKind() != '}' {
 		name, err := r.dec.ReadValue()
 		if err != nil {
 			return 0, notJSON(err)
@@ -328,6 +339,9 @@ func indexOf(names []string, quoted jsontext.Value) int {
 func stringValue(name string, v jsontext.Value) (string, error) {
 	if v.Kind() != '"' {
 		return "", badRequest("%s must be a string", name)
+	}
+	if inner := v[1 : len(v)-1]; bytes.IndexByte(inner, '\\') < 0 {
+		return string(inner), nil // the decoder has seen to it that it is valid
 	}
 	b, err := jsontext.AppendUnquote(nil, v)
 	if err != nil || !utf8.Valid(b) {

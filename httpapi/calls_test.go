@@ -107,7 +107,7 @@ func TestParseEnvelope(t *testing.T) {
 }
 
 // The body and what is in args are held to the limits of the canonical form in
-// little time, whatever is asked (C19).
+// little time, whatever is asked.
 func TestParseEnvelopeHostile(t *testing.T) {
 	for name, args := range map[string]string{
 		"exponent":      `{"a":1e999999999}`,

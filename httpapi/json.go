@@ -1,6 +1,7 @@
 package httpapi
 
 import (
+	"encoding/hex"
 	"strconv"
 	"time"
 
@@ -34,10 +35,14 @@ func appendRaw(b, raw []byte) []byte {
 	return append(b, raw...)
 }
 
+// appendID appends what id.String returns, without a string in between.
+func appendID(b []byte, id idem.CallID) []byte {
+	return hex.AppendEncode(append(b, "c_"...), id[:])
+}
+
 func appendPath(b []byte, id idem.CallID) []byte {
 	b = append(b, pathCalls...)
-	b = append(b, '/')
-	return append(b, id.String()...)
+	return appendID(append(b, '/'), id)
 }
 
 const pathCalls = "/v1/tool-calls"
@@ -48,7 +53,7 @@ func (c *callBody) appendTo(b []byte) []byte { return appendCall(b, (*idem.Call)
 
 func appendCall(b []byte, c *idem.Call) []byte {
 	b = append(b, `{"call_id":"`...)
-	b = append(b, c.ID.String()...)
+	b = appendID(b, c.ID)
 	b = append(b, `","idem_key":`...)
 	b = appendString(b, c.Key.Name)
 	b = append(b, `,"tool":`...)
@@ -139,7 +144,7 @@ func appendEffect(b []byte, e *idem.Effect) []byte {
 	b = append(b, `{"effect_id":`...)
 	b = appendString(b, e.ID)
 	b = append(b, `,"call_id":"`...)
-	b = append(b, e.CallID.String()...)
+	b = appendID(b, e.CallID)
 	b = append(b, `","idem_key":`...)
 	b = appendString(b, e.Key.Name)
 	b = append(b, `,"tool":`...)

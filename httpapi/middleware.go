@@ -86,7 +86,7 @@ func (s *Server) handle(route string, h handler) http.HandlerFunc {
 // to net/http, which closes the connection without an answer.
 func (x *exchange) finish(start time.Time) {
 	p := recover()
-	if p != nil && p != http.ErrAbortHandler {
+	if p != nil && p != any(http.ErrAbortHandler) {
 		x.s.log.Error("panic", "route", x.route, "panic", describePanic(p), "stack", string(debug.Stack()))
 		if x.status == 0 {
 			p = x.replyInternal()

@@ -44,6 +44,8 @@ func (r record) check(key idem.Key, ch *idem.Change) error {
 		return fmt.Errorf("%w: it is about another key", errChange)
 	case !c.Status.Valid():
 		return fmt.Errorf("%w: no such status", errChange)
+	case c.Attempt < 0 || c.Crashes < 0:
+		return fmt.Errorf("%w: a negative count", errChange)
 	case ch.Effect != nil && ch.Effect.CallID != c.ID:
 		return fmt.Errorf("%w: the effect is another call's", errChange)
 	case uint64(r.next)+uint64(len(ch.Events)) > math.MaxUint32:

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -127,11 +128,10 @@ func TestFailedWriteEndsTheProcess(t *testing.T) {
 func TestInUse(t *testing.T) {
 	dir := t.TempDir()
 	s := openOptions(t, testOptions(nil, dir))
-	link := dir + "-link"
+	link := filepath.Join(t.TempDir(), "link")
 	if err := os.Symlink(dir, link); err != nil {
 		t.Fatal(err)
 	}
-	defer os.Remove(link)
 	refused := func(where string) {
 		t.Helper()
 		if again, err := Open(testOptions(nil, where)); !errors.Is(err, ErrInUse) {
@@ -155,7 +155,7 @@ func TestInUse(t *testing.T) {
 	}
 
 	mem := vfs.NewMem()
-	s = openFS(t, mem)
+	openFS(t, mem)
 	if _, err := Open(testOptions(mem, "data")); !errors.Is(err, ErrInUse) {
 		t.Fatalf("in memory: %v", err)
 	}

@@ -29,6 +29,8 @@ var (
 	ErrNewerFormat = errors.New("kv: the data directory was written by a newer release")
 )
 
+var errClosed = errors.New("kv: the store is closed")
+
 // Store is an [idem.Store] in a directory.
 type Store struct {
 	opts Options
@@ -44,6 +46,7 @@ type Store struct {
 	health health
 	watch  watch
 	opened atomic.Bool
+	closed atomic.Bool
 	dead   atomic.Bool
 
 	commits  atomic.Uint64
@@ -294,6 +297,7 @@ func (s *Store) Close() error {
 			s.closeErr = fmt.Errorf("kv: %w", errDead)
 			return
 		}
+		s.closed.Store(true)
 		s.closeErr = errors.Join(s.db.Flush(), s.undo())
 	})
 	return s.closeErr
@@ -309,6 +313,10 @@ func (s *Store) Update(ctx context.Context, key idem.Key, t idem.Transition) (id
 		return idem.Change{}, err
 	}
 	defer s.locks.release(key)
+	if s.closed.Load() {
+		// A write to a closed engine panics, which would pass for a failed one.
+		return idem.Change{}, errClosed
+	}
 
 	cur, err := s.current(key)
 	if err != nil {
@@ -349,7 +357,7 @@ func (s *Store) write(ctx context.Context, cur record, ch *idem.Change) error {
 	s.counts.add(delta)
 	s.sawID(ch.After.ID)
 	s.live.apply(ch.After, ch.Lease)
-	return nil
+	return s.trusted(ctx, nil)
 }
 
 // refuseSecondEffect looks the effect up: the engine overwrites without a word.

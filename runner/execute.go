@@ -16,7 +16,10 @@ type attempt struct {
 	worker int
 	f      *flight
 	rider  *rider
+	work   *work // where the tool runs already
 }
+
+func (a *attempt) hand() hand { return hand{a.call.ID, a.call.Attempt} }
 
 // fromQueue works on a due call: it claims it and, where the law lets it run,
 // runs it.
@@ -28,7 +31,7 @@ func (r *Runner) fromQueue(d idem.Due, worker int) {
 	var running bool
 	var err error
 	if a.tool != nil && a.tool.Effects == idem.EffectsLocal {
-		err = a.claimAndSettle(d, terms)
+		running, err = a.claimAndSettle(d, terms)
 	} else {
 		running, err = a.claim(d, terms)
 	}
@@ -39,59 +42,64 @@ func (r *Runner) fromQueue(d idem.Due, worker int) {
 		a.run()
 		return
 	}
-	r.room.end(d.ID, worker)
+	r.drop(a.work)
+	r.room.end(handOf(d), worker)
 	r.flights.leave(a.f)
 }
 
 // claim claims a due call and reports whether it is running now.
 func (a *attempt) claim(d idem.Due, terms idem.ClaimTerms) (running bool, err error) {
-	ch, taken, err := a.r.update(a.f, func(deliveries int64) idem.Transition {
+	ch, err := a.r.update(a.f, func(deliveries int64) idem.Transition {
 		terms.Deliveries = deliveries
-		return sameCall(d.ID, idem.Claim(terms))
+		return asFound(d, idem.Claim(terms))
 	})
 	if err != nil {
 		return false, err
 	}
-	a.r.committed(a.f, ch, taken)
+	a.r.committed(a.f, ch)
 	a.call = ch.After
 	return ch.Verdict == idem.VerdictClaimed, nil
 }
 
 // claimAndSettle runs a local tool and claims and settles its call in one
-// commit. It is as safe as the fused commit of a new call, and for the same
-// reason.
-func (a *attempt) claimAndSettle(d idem.Due, terms idem.ClaimTerms) error {
+// commit. It is as safe as that of a new call, and for the same reason. A tool
+// that takes its time is claimed first; the call is running then.
+func (a *attempt) claimAndSettle(d idem.Due, terms idem.ClaimTerms) (running bool, err error) {
 	r := a.r
 	call, err := r.load(d.Key)
-	if err != nil || call.ID != d.ID {
-		return err
+	if err != nil {
+		return false, err
 	}
-	lease := idem.Lease{CallID: d.ID, Owner: terms.Owner, Attempt: call.Attempt + 1}
-	out := r.invoke(context.Background(), a.tool, idem.Invocation{
-		CallID: d.ID, EffectID: idem.EffectID(d.ID), Attempt: lease.Attempt, Args: call.Args,
-	})
+	lease := idem.Lease{CallID: d.ID, Owner: terms.Owner, Attempt: d.Attempt + 1}
+	w := r.start(a.tool, invocation(d.ID, lease.Attempt, call.Args))
+	out, quick := w.quick(patience)
+	if !quick {
+		a.work = w
+		return a.claim(d, terms)
+	}
 	for _, p := range fusedPoints[1:] {
 		if r.pass(a.rider, p, d.ID) || a.rider.panicsEarly() {
-			out = onPurpose
+			out = asPanic
 		}
 	}
-	ch, taken, err := r.update(a.f, func(deliveries int64) idem.Transition {
+	ch, err := r.update(a.f, func(deliveries int64) idem.Transition {
 		terms.Deliveries = deliveries
 		settle := out.settle(a.tool, idem.Settlement{Terms: terms.Terms, Lease: lease})
-		return sameCall(d.ID, idem.Chain(idem.Claim(terms), settle))
+		return asFound(d, idem.Chain(idem.Claim(terms), settle))
 	})
 	if err != nil {
-		return err
+		return false, err
 	}
 	r.pass(a.rider, idem.PointAfterCommit, d.ID)
-	r.committed(a.f, ch, taken)
-	return nil
+	r.committed(a.f, ch)
+	return false, nil
 }
 
-// sameCall applies a transition only to the call that it was meant for.
-func sameCall(id idem.CallID, t idem.Transition) idem.Transition {
+// asFound applies a transition only to the call that was found due, at the
+// attempt that it was found at.
+func asFound(d idem.Due, t idem.Transition) idem.Transition {
 	return func(cur *idem.Call) (idem.Change, error) {
-		if cur == nil || cur.ID != id {
+		if cur == nil || cur.ID != d.ID || cur.Attempt != d.Attempt {
 			return idem.Change{Verdict: idem.VerdictStale, Before: cur, After: cur}, nil
 		}
 		return t(cur)
@@ -117,36 +125,27 @@ func (r *Runner) load(key idem.Key) (idem.Call, error) {
 func (a *attempt) run() {
 	r, call := a.r, a.call
 	if r.pass(a.rider, idem.PointAfterClaim, call.ID) || a.rider.panicsEarly() {
-		a.settle(onPurpose)
+		r.drop(a.work)
+		a.settle(asPanic)
 		a.end()
 		return
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), a.timeout())
-	done := make(chan outcome, 1)
-	go func() {
-		done <- r.invoke(ctx, a.tool, idem.Invocation{
-			CallID: call.ID, EffectID: idem.EffectID(call.ID), Attempt: call.Attempt, Args: call.Args,
-		})
-	}()
-	out := a.watch(ctx, cancel, done)
-	if !out.deaf {
-		cancel()
-		a.settle(out)
-		a.end()
+	w := a.work
+	if w == nil {
+		w = r.start(a.tool, invocation(call.ID, call.Attempt, call.Args))
+	}
+	out := a.watch(w)
+	if out.deaf {
+		a.abandon(out, w)
 		return
 	}
-	a.abandon(out, cancel, done)
-}
-
-func (a *attempt) timeout() time.Duration {
-	if a.tool.Timeout > 0 {
-		return a.tool.Timeout
-	}
-	return a.r.settings.ToolTimeout
+	w.cancel()
+	a.settle(out)
+	a.end()
 }
 
 func (a *attempt) end() {
-	a.r.room.end(a.call.ID, a.worker)
+	a.r.room.end(a.hand(), a.worker)
 	a.r.flights.leave(a.f)
 }
 
@@ -156,24 +155,22 @@ const haltGrace = time.Second
 
 // watch keeps the lease while the tool runs, and gives up when its time and the
 // grace after it are over, or when the runner halts.
-func (a *attempt) watch(ctx context.Context, cancel context.CancelFunc, done <-chan outcome) outcome {
+func (a *attempt) watch(w *work) outcome {
 	r := a.r
 	renew := time.NewTicker(r.settings.Lease / 3)
 	defer renew.Stop()
-	ended, halted := ctx.Done(), r.halted
+	ended, halted := w.ctx.Done(), r.halted
 	var giveUp <-chan time.Time
 	for {
 		select {
-		case out := <-done:
-			out.timedOut = errors.Is(ctx.Err(), context.DeadlineExceeded)
+		case out := <-w.done:
+			out.timedOut = errors.Is(w.ctx.Err(), context.DeadlineExceeded)
 			out.halted = halted == nil
 			return out
 		case <-renew.C:
-			err := r.store.Renew(context.Background(), a.f.key, idem.LeaseOf(a.call), r.settings.Lease)
-			if err != nil {
-				r.log.Warn("lease is not held any more; stopping the attempt", "call_id", a.call.ID.String(),
-					"tool", a.call.Tool, "attempt", a.call.Attempt, "err", err)
-				cancel() // what it still does is settled as stale
+			if a.leaseLost() {
+				renew.Stop()
+				w.cancel() // what it still does is settled as stale
 			}
 		case <-ended:
 			ended = nil
@@ -182,7 +179,7 @@ func (a *attempt) watch(ctx context.Context, cancel context.CancelFunc, done <-c
 			}
 		case <-halted:
 			halted = nil
-			cancel()
+			w.cancel()
 			giveUp = time.After(min(haltGrace, r.settings.Grace))
 		case <-giveUp:
 			return outcome{err: errDeaf, deaf: true, timedOut: true, halted: halted == nil}
@@ -190,25 +187,44 @@ func (a *attempt) watch(ctx context.Context, cancel context.CancelFunc, done <-c
 	}
 }
 
+// leaseLost renews the lease and reports whether somebody else has the call now.
+// A renewal that fails otherwise takes nothing away: a lease whose time is over
+// is lost only when the call is taken (R6). It must not hang, since a result may
+// be waiting to be settled.
+func (a *attempt) leaseLost() bool {
+	r := a.r
+	ctx, cancel := context.WithTimeout(context.Background(), r.settings.Lease/3)
+	defer cancel()
+	err := r.store.Renew(ctx, a.f.key, idem.LeaseOf(a.call), r.settings.Lease)
+	if err == nil {
+		return false
+	}
+	r.log.Warn("lease could not be renewed", "call_id", a.call.ID.String(), "tool", a.call.Tool, "attempt", a.call.Attempt, "err", err)
+	return errors.Is(err, idem.ErrLeaseLost)
+}
+
 // abandon settles a call whose tool does not return (R14). The tool's answer,
 // should it come, is dropped by the law and noted in the audit trail.
-func (a *attempt) abandon(out outcome, cancel context.CancelFunc, done <-chan outcome) {
+func (a *attempt) abandon(out outcome, w *work) {
 	r := a.r
 	r.log.Warn("tool does not stop; its attempt is abandoned", "call_id", a.call.ID.String(),
 		"tool", a.call.Tool, "attempt", a.call.Attempt)
 	r.counts.count(a.call.Tool, func(c *idem.Counts) { c.Abandoned++ })
 	a.settle(out)
 	a.rider = nil // it had its way
-	kept := r.room.abandon(a.call.ID, a.worker)
+	worker := 0
+	if kept := r.room.abandon(a.hand(), a.worker); kept {
+		worker = a.worker
+	}
 	go func() {
-		defer cancel()
+		defer w.cancel()
 		defer r.flights.leave(a.f)
-		late := <-done
-		r.room.returned(a.worker, kept)
+		late := <-w.done
 		if r.room.enter() {
-			defer r.room.leave()
 			a.settle(late)
+			r.room.leave()
 		}
+		r.room.returned(a.call.ID, worker)
 	}()
 }
 
@@ -217,14 +233,14 @@ func (a *attempt) settle(out outcome) {
 	r := a.r
 	for _, p := range [...]idem.Point{idem.PointAfterDispatch, idem.PointBeforeCommit} {
 		if r.pass(a.rider, p, a.call.ID) {
-			out = onPurpose
+			out = asPanic
 		}
 	}
 	if out.err != nil {
 		r.log.Debug("attempt failed", "call_id", a.call.ID.String(), "tool", a.call.Tool, "attempt", a.call.Attempt, "err", out.err)
 	}
 	terms := r.terms()
-	ch, taken, err := r.update(a.f, func(deliveries int64) idem.Transition {
+	ch, err := r.update(a.f, func(deliveries int64) idem.Transition {
 		terms.Deliveries = deliveries
 		return out.settle(a.tool, idem.Settlement{Terms: terms, Lease: idem.LeaseOf(a.call)})
 	})
@@ -237,6 +253,9 @@ func (a *attempt) settle(out outcome) {
 	if ch.Verdict == idem.VerdictStale {
 		r.counts.count(a.call.Tool, func(c *idem.Counts) { c.StaleResults++ })
 		r.log.Warn("a late result was dropped", "call_id", a.call.ID.String(), "tool", a.call.Tool, "attempt", a.call.Attempt)
+		if ch.After != nil && ch.After.Status.Ended() {
+			r.flights.publish(*ch.After) // another process ended it; who waits here may know
+		}
 	}
-	r.committed(a.f, ch, taken)
+	r.committed(a.f, ch)
 }

@@ -2,6 +2,7 @@ package runner
 
 import (
 	"sync"
+	"time"
 
 	"github.com/idemd/idemd/idem"
 )
@@ -22,9 +23,20 @@ type flights struct {
 type flight struct {
 	key     idem.Key
 	users   int    // requests and attempts that hold it
-	unsaved int64  // deliveries since the record was last written with them
 	rider   *rider // of a call that waits for its attempt
 	waiters map[*waiter]struct{}
+
+	// led is closed when the request that runs a local tool for the key has
+	// come to a decision; nil where there is none.
+	led chan struct{}
+
+	// fresh deliveries came since the record was last written with them; of
+	// these, taken are in the record from revision takenBy on, once that is
+	// committed. Between a commit and the moment when the goroutine that made it
+	// goes on, others see the record already: they must not count these twice.
+	fresh   int64
+	taken   int64
+	takenBy int
 }
 
 func newFlights() *flights { return &flights{byKey: make(map[idem.Key]*flight)} }
@@ -46,39 +58,106 @@ func (fs *flights) leave(f *flight) {
 	fs.mu.Lock()
 	defer fs.mu.Unlock()
 	f.users--
-	if f.users == 0 && f.unsaved == 0 && f.rider == nil {
+	if f.users == 0 && f.fresh == 0 && f.rider == nil {
 		delete(fs.byKey, f.key)
 	}
+}
+
+// lead makes the caller the one request that runs a local tool for the key.
+// Where another is at it already, lead waits until that has decided, at most for
+// d, and reports false.
+func (fs *flights) lead(f *flight, d time.Duration) bool {
+	fs.mu.Lock()
+	led := f.led
+	if led == nil {
+		f.led = make(chan struct{})
+	}
+	fs.mu.Unlock()
+	if led == nil {
+		return true
+	}
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-led:
+	case <-timer.C:
+	}
+	return false
+}
+
+// decided ends a lead.
+func (fs *flights) decided(f *flight) {
+	fs.mu.Lock()
+	defer fs.mu.Unlock()
+	close(f.led)
+	f.led = nil
 }
 
 // deliver adds n to the deliveries that are not stored yet.
 func (fs *flights) deliver(f *flight, n int64) {
 	fs.mu.Lock()
-	f.unsaved += n
-	fs.mu.Unlock()
+	defer fs.mu.Unlock()
+	f.fresh += n
 }
 
-func (fs *flights) unsaved(f *flight) int64 {
+// unstored returns the deliveries that are not stored yet, for a change of the
+// record cur that is to take them along. It and take belong in the critical
+// section of the key.
+func (fs *flights) unstored(f *flight, cur *idem.Call) int64 {
 	fs.mu.Lock()
 	defer fs.mu.Unlock()
-	return f.unsaved
-}
-
-// deliveries is what must be added to a stored call's own number.
-func (fs *flights) deliveries(key idem.Key) int64 {
-	fs.mu.Lock()
-	defer fs.mu.Unlock()
-	if f := fs.byKey[key]; f != nil {
-		return f.unsaved
+	revision := 0
+	if cur != nil {
+		revision = cur.Revision
 	}
-	return 0
+	f.fold(revision)
+	return f.fresh
+}
+
+// take says that a revision of the record takes all deliveries along if it is
+// committed.
+func (fs *flights) take(f *flight, revision int) {
+	fs.mu.Lock()
+	defer fs.mu.Unlock()
+	f.taken, f.takenBy = f.fresh, revision
+}
+
+// stored says that a revision of the record is committed.
+func (fs *flights) stored(f *flight, revision int) {
+	fs.mu.Lock()
+	defer fs.mu.Unlock()
+	f.fold(revision)
+}
+
+// fold lets go of what was taken. The revision of the record tells whether the
+// commit happened.
+func (f *flight) fold(revision int) {
+	if f.takenBy != 0 && revision >= f.takenBy {
+		f.fresh -= f.taken
+	}
+	f.taken, f.takenBy = 0, 0
+}
+
+// unsaved is what must be added to the deliveries that a record shows.
+func (fs *flights) unsaved(c *idem.Call) int64 {
+	fs.mu.Lock()
+	defer fs.mu.Unlock()
+	f := fs.byKey[c.Key]
+	switch {
+	case f == nil:
+		return 0
+	case f.takenBy != 0 && c.Revision >= f.takenBy:
+		return f.fresh - f.taken
+	default:
+		return f.fresh
+	}
 }
 
 // board puts a fault on a call that waits for its attempt; alight takes it.
 func (fs *flights) board(f *flight, rd *rider) {
 	fs.mu.Lock()
+	defer fs.mu.Unlock()
 	f.rider = rd
-	fs.mu.Unlock()
 }
 
 func (fs *flights) alight(f *flight) *rider {
@@ -87,6 +166,16 @@ func (fs *flights) alight(f *flight) *rider {
 	rd := f.rider
 	f.rider = nil
 	return rd
+}
+
+// unboard takes a fault off again that boarded for a decision that was not
+// committed.
+func (fs *flights) unboard(f *flight, rd *rider) {
+	fs.mu.Lock()
+	defer fs.mu.Unlock()
+	if f.rider == rd {
+		f.rider = nil
+	}
 }
 
 // waiter waits for the first end of a call after the record that it saw.
@@ -98,6 +187,7 @@ type waiter struct {
 	ch    chan idem.Call // takes one call
 	held  bool           // stop at held, too
 	armed bool
+	call  idem.CallID // that was seen
 	since int         // the revision that was seen
 	early []idem.Call // told before the waiter was armed
 	done  bool
@@ -126,7 +216,7 @@ func (fs *flights) takeDown(f *flight, w *waiter) {
 func (fs *flights) arm(w *waiter, seen *idem.Call) {
 	fs.mu.Lock()
 	defer fs.mu.Unlock()
-	w.armed, w.since = true, seen.Revision
+	w.armed, w.call, w.since = true, seen.ID, seen.Revision
 	for _, c := range w.early {
 		w.tell(c)
 	}
@@ -153,7 +243,7 @@ func (fs *flights) publish(c idem.Call) {
 }
 
 func (w *waiter) tell(c idem.Call) {
-	if w.done || c.Revision <= w.since || !c.Status.Ended() && (!w.held || c.Status != idem.StatusHeld) {
+	if w.done || c.ID != w.call || c.Revision <= w.since || !c.Status.Ended() && (!w.held || c.Status != idem.StatusHeld) {
 		return
 	}
 	w.done = true

@@ -17,6 +17,15 @@ type mint struct {
 	last time.Time
 }
 
+// floor lets nothing be made before a time.
+func (m *mint) floor(t time.Time) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if t.After(m.last) {
+		m.last = t
+	}
+}
+
 // next returns an id for a new call of the key, and its creation time, which is
 // strictly later than every one before: that is what queues are ordered by.
 func (m *mint) next(key idem.Key) (idem.CallID, time.Time) {

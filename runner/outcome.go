@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime/debug"
+	"strings"
 	"unicode/utf8"
 
 	"github.com/idemd/idemd/idem"
@@ -26,8 +27,8 @@ var (
 	errDeaf   = errors.New("runner: the tool did not return")
 	errResult = errors.New("runner: the tool's result is not JSON")
 
-	// onPurpose is the outcome of a fault that acts as the tool's panic.
-	onPurpose = outcome{err: errPanic, panicked: true}
+	// asPanic is the outcome of a tool that panicked.
+	asPanic = outcome{err: errPanic, panicked: true}
 )
 
 // invoke runs a tool once and catches its panic.
@@ -36,7 +37,7 @@ func (r *Runner) invoke(ctx context.Context, tool *idem.Tool, inv idem.Invocatio
 		if p := recover(); p != nil {
 			r.log.Error("tool panicked", "call_id", inv.CallID.String(), "tool", tool.Name, "attempt", inv.Attempt,
 				"panic", fmt.Sprintf("%.200v", p), "stack", string(debug.Stack()))
-			out = onPurpose
+			out = asPanic
 		}
 	}()
 	res, err := tool.Invoke(ctx, inv)
@@ -61,9 +62,12 @@ func (o outcome) settle(tool *idem.Tool, s idem.Settlement) idem.Transition {
 		return idem.Fail(s, idem.Failure{Code: idem.FailurePanic, Message: "the tool panicked"})
 	case o.panicked:
 		return idem.Lose(s, idem.Failure{Code: idem.FailurePanic, Message: "the tool panicked; its answer is lost"})
-	case errors.As(o.err, &definite):
+	case errors.As(o.err, &definite) && definite != nil:
 		f := *definite
-		f.Message = truncate(f.Message, maxMessage)
+		if f.Code == "" {
+			f.Code = idem.FailureTool
+		}
+		f.Message = truncate(strings.ToValidUTF8(f.Message, "\uFFFD"), maxMessage)
 		return idem.Fail(s, f)
 	case o.halted:
 		return idem.Release(s)

@@ -52,12 +52,11 @@ func (r *Runner) dispatchDue() {
 	}
 }
 
-// suspect reports whether the next death of the process would be the last one
-// that the call may be part of: it runs alone (R12).
+// suspect reports whether a due call has to run alone (R12).
 func (r *Runner) suspect(d idem.Due) bool {
 	crashes := d.Crashes
 	if d.Status == idem.StatusRunning && d.Effects != idem.EffectsLocal {
 		crashes++ // as the claim will count it
 	}
-	return crashes >= r.settings.MaxCrashes-1
+	return r.poison(crashes)
 }

@@ -7,18 +7,16 @@ import (
 )
 
 // room is the bookkeeping of what may run and what may wait: workers, places in
-// the queue, and which calls a goroutine of this process works on.
+// the queue, and which attempts a goroutine of this process works on.
 //
 // A place or a worker is taken before a request is decided and given back when
 // it turns out not to be needed, so that nothing is accepted that there is no
 // room for, and a duplicate never needs any.
 type room struct {
-	mu      sync.Mutex
-	free    []int // numbers of free workers
-	workers int
-	queue   int
-	places  int // places in the queue that are reserved and not yet taken
-	live    map[idem.CallID]struct{}
+	mu     sync.Mutex
+	free   []int // numbers of free workers
+	places int   // places in the queue that are reserved and not yet taken
+	live   map[hand]struct{}
 
 	// waiting says that calls may be due that nobody has dispatched. New calls
 	// go behind them.
@@ -28,25 +26,34 @@ type room struct {
 	alone bool
 
 	draining  bool
-	abandoned int // attempts that were given up and have not returned
-	limit     int // of abandoned, before workers are kept
-	kept      int // workers that stay with such an attempt
+	abandoned int                 // attempts that were given up and have not returned
+	deaf      map[idem.CallID]int // the same, by call
+	limit     int                 // of abandoned, before workers are kept
+	kept      int                 // workers that stay with such an attempt
 
 	marks uint64        // how often something may have become due
 	wake  chan struct{} // takes one signal to the dispatcher
 
-	// busy counts what will still use the store: workers that are taken, and
-	// late results being noted. Idle is signalled when it comes to 0; once
-	// closed, nothing new begins.
+	// busy counts what will still use the store: workers that are taken, local
+	// tools that run in their request, and late results being noted. Idle is
+	// signalled when it comes to 0; once closed, nothing new begins.
 	busy   int
 	idle   *sync.Cond
 	closed bool
 }
 
+// hand is an attempt that a goroutine of this process has in hand. The attempt
+// belongs to it: a call may be asked for again, and be in hand again, before the
+// goroutine of the attempt before has left.
+type hand struct {
+	id      idem.CallID
+	attempt int
+}
+
 func newRoom(s Settings) *room {
 	m := &room{
-		workers: s.Workers, queue: s.Queue, limit: s.MaxAbandoned,
-		live: make(map[idem.CallID]struct{}), wake: make(chan struct{}, 1),
+		limit: s.MaxAbandoned, wake: make(chan struct{}, 1),
+		live: make(map[hand]struct{}), deaf: make(map[idem.CallID]int),
 	}
 	m.idle = sync.NewCond(&m.mu)
 	for w := s.Workers; w > 0; w-- {
@@ -58,35 +65,29 @@ func newRoom(s Settings) *room {
 // grant is what a request may take if it needs a write.
 type grant struct {
 	worker int  // a free worker, where not zero
-	inline bool // to run a local tool itself and commit its end at once
-	place  bool // a place in the queue
+	place  bool // a place in the queue, if that is not full
 }
 
-func (g grant) none() bool { return g == grant{} }
-
 // reserve grants a worker where one is free and nobody is before the request,
-// else a place in the queue, where pending says how long it is; else nothing.
+// else a place in the queue; nothing while the runner drains. Places says how
+// many are reserved with this one.
 //
-// A request that waits for a local tool needs no worker: the tool is a pure
-// function that the request's own goroutine runs. It only must not overtake the
-// queue, nor run beside what may be poison.
-func (m *room) reserve(pending int64, inline bool) grant {
+// The caller of a place has yet to look how many calls wait, and it must look
+// afterwards: a call that is created from now on has its place reserved after
+// this one and sees it, and one that was created before is seen by the look. So
+// the queue is never longer than it may be, however many ask at once.
+func (m *room) reserve() (g grant, places int) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	switch {
 	case m.draining:
-		return grant{}
-	case inline && !m.waiting && !m.alone:
-		m.busy++
-		return grant{inline: true}
 	case len(m.free) > 0 && !m.waiting && !m.alone:
-		return grant{worker: m.take()}
-	case pending+int64(m.places) < int64(m.queue):
-		m.places++
-		return grant{place: true}
+		g.worker = m.take()
 	default:
-		return grant{}
+		m.places++
+		g.place = true
 	}
+	return g, m.places
 }
 
 // take takes a free worker. From here to release the runner does not stop.
@@ -105,18 +106,51 @@ func (m *room) release(g grant) {
 	switch {
 	case g.place:
 		m.places--
-	case g.inline:
-		m.done()
 	case g.worker != 0:
 		m.put(g.worker)
 		m.done()
 	}
 }
 
+// inline reports whether a request may run a local tool itself; leave ends it.
+// It needs no worker, since the tool is a pure function and quick, but it must
+// not overtake the queue nor run beside what may be poison, and tools that do
+// not return must not pile up.
+func (m *room) inline() bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.draining || m.waiting || m.alone || m.abandoned >= m.limit {
+		return false
+	}
+	m.busy++
+	return true
+}
+
+// enter is for work on the store that has no worker. It reports false when the
+// runner is stopping and the store may be gone; leave ends the work.
+func (m *room) enter() bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.closed {
+		return false
+	}
+	m.busy++
+	return true
+}
+
+func (m *room) leave() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.done()
+}
+
 func (m *room) done() {
 	m.busy--
 	if m.busy == 0 {
 		m.idle.Broadcast()
+		if m.waiting {
+			m.signal() // what has to run alone may run now
+		}
 	}
 }
 
@@ -137,24 +171,6 @@ func (m *room) close() {
 	for m.busy > 0 {
 		m.idle.Wait()
 	}
-}
-
-// enter is for work on the store that has no worker. It reports false when the
-// runner is stopping and the store may be gone; leave ends the work.
-func (m *room) enter() bool {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.closed {
-		return false
-	}
-	m.busy++
-	return true
-}
-
-func (m *room) leave() {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.done()
 }
 
 // put makes a worker free.
@@ -193,55 +209,74 @@ func (m *room) running() int {
 	return len(m.live)
 }
 
-// begin says that a goroutine of this process works on a call from now on: the
-// call is not due, whatever its lease says (R11).
-func (m *room) begin(id idem.CallID) {
+// begin says that a goroutine of this process works on an attempt from now on:
+// its call is not due, whatever its lease says (R11).
+func (m *room) begin(h hand) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.live[id] = struct{}{}
+	m.live[h] = struct{}{}
 }
 
-// end says that the goroutine is done with the call and its worker is free.
-func (m *room) end(id idem.CallID, worker int) {
+// end says that the goroutine is done with the attempt and its worker is free.
+func (m *room) end(h hand, worker int) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.forget(id)
+	m.forget(h)
 	m.put(worker)
 	m.done()
 }
 
-func (m *room) forget(id idem.CallID) {
-	delete(m.live, id)
+func (m *room) forget(h hand) {
+	delete(m.live, h)
 	m.alone = m.alone && len(m.live) > 0
 }
 
 // abandon says that an attempt was given up while its tool still runs. Its
 // worker is free, unless too many have been given up: then it stays with the
 // tool, and abandon reports that.
-func (m *room) abandon(id idem.CallID, worker int) (kept bool) {
+func (m *room) abandon(h hand, worker int) (kept bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.forget(id)
-	m.done()
+	m.forget(h)
 	m.abandoned++
+	m.deaf[h.id]++
 	if kept = m.abandoned > m.limit; kept {
 		m.kept++
 	} else {
 		m.put(worker)
 	}
+	m.done()
 	return kept
 }
 
-// returned says that the tool of an attempt that was given up has returned
-// after all.
-func (m *room) returned(worker int, kept bool) {
+// stray says that a tool was given up that has no worker.
+func (m *room) stray(id idem.CallID) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.abandoned++
+	m.deaf[id]++
+}
+
+// returned says that a tool that was given up has returned after all. The
+// worker is the one that was kept for it, or 0.
+func (m *room) returned(id idem.CallID, worker int) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.abandoned--
-	if kept {
+	if m.deaf[id]--; m.deaf[id] == 0 {
+		delete(m.deaf, id)
+	}
+	if worker != 0 {
 		m.kept--
 		m.put(worker)
 	}
+}
+
+// atWork reports whether a tool that was given up is still at work on a call.
+func (m *room) atWork(id idem.CallID) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.deaf[id] > 0
 }
 
 // look begins a look for due calls: how many are to be looked at, those in hand
@@ -260,20 +295,27 @@ func (m *room) look() (limit int, marks uint64, ok bool) {
 func (m *room) next(d idem.Due, suspect bool) (worker int, taken, more bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if _, inHand := m.live[d.ID]; inHand {
+	h := handOf(d)
+	_, inHand := m.live[h]
+	if d.Status == idem.StatusRunning && !inHand {
+		_, inHand = m.live[hand{d.ID, d.Attempt}] // its own lease is over
+	}
+	if inHand {
 		return 0, false, true
 	}
-	idle := len(m.free) + m.kept
-	if m.draining || m.alone || len(m.free) == 0 || suspect && idle < m.workers {
+	if m.draining || m.alone || len(m.free) == 0 || suspect && m.busy > 0 {
 		// The calls behind a suspect wait, too: it would never get its turn
 		// while others keep the workers busy.
 		m.waiting = true
 		return 0, false, false
 	}
-	m.live[d.ID] = struct{}{}
+	m.live[h] = struct{}{}
 	m.alone = suspect
 	return m.take(), true, true
 }
+
+// handOf is the attempt that the claim of a due call begins.
+func handOf(d idem.Due) hand { return hand{d.ID, d.Attempt + 1} }
 
 // clear says that a look found nothing left to dispatch.
 func (m *room) clear(marks uint64) {

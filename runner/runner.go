@@ -53,11 +53,12 @@ type Runner struct {
 	room    *room
 	asks    *verifier
 
-	// draining is closed when no new work is taken on any more, halted when
-	// what still runs is to be given back.
-	draining, halted chan struct{}
-	loops            sync.WaitGroup // dispatcher and verifier
-	stopOnce         sync.Once
+	// draining is closed when no new work is taken on any more, drained when
+	// nothing runs, halted when what still runs is to be given back, stopped
+	// when the store is not used any more.
+	draining, drained, halted, stopped chan struct{}
+	drain, halt                        sync.Once
+	loops                              sync.WaitGroup // dispatcher and verifier
 }
 
 // New makes a runner over a store. It does nothing before Start.
@@ -65,7 +66,8 @@ func New(store idem.Store, o Options) (*Runner, error) {
 	r := &Runner{
 		store: store, tools: make(map[string]*idem.Tool, len(o.Tools)),
 		settings: o.withDefaults(), log: o.Logger, now: o.Now, exit: o.Exit, hooks: o.Hooks,
-		flights: newFlights(), draining: make(chan struct{}), halted: make(chan struct{}),
+		flights: newFlights(), draining: make(chan struct{}), drained: make(chan struct{}),
+		halted: make(chan struct{}), stopped: make(chan struct{}),
 	}
 	errs := []error{o.Validate()}
 	for _, t := range o.Tools {
@@ -109,7 +111,7 @@ func (r *Runner) Start(ctx context.Context) error {
 		r.log.Warn("the newest stored call is later than the clock; new calls go on from its time", "ahead", ahead.String())
 	}
 	// The id holds milliseconds; the call may have been made at the end of one.
-	r.ids.last = newest.Add(time.Millisecond)
+	r.ids.floor(newest.Add(time.Millisecond))
 	if err := r.asks.start(ctx); err != nil {
 		return err
 	}
@@ -120,23 +122,27 @@ func (r *Runner) Start(ctx context.Context) error {
 
 // Stop takes no new calls, waits until what runs has ended or the context ends,
 // gives back what could not be drained, and returns. A clean stop is no crash
-// (R12). The store can be closed after it, once nobody calls the runner.
+// (R12). The store can be closed after it, once nobody calls the runner. It may
+// be called again, with a context that ends sooner.
 func (r *Runner) Stop(ctx context.Context) {
-	r.stopOnce.Do(func() {
+	r.drain.Do(func() {
 		close(r.draining) // first: a refusal says why
 		r.room.drain()
-		r.loops.Wait()
-		ended := make(chan struct{})
-		go func() { r.room.wait(); close(ended) }()
-		select {
-		case <-ended:
-		case <-ctx.Done():
-			r.log.Warn("stopping before every call has ended; they are given back", "running", r.room.running())
-		}
-		close(r.halted)
-		r.room.close()
-		<-ended
+		go func() {
+			r.loops.Wait()
+			r.room.wait()
+			close(r.drained)
+			r.room.close()
+			close(r.stopped)
+		}()
 	})
+	select {
+	case <-r.drained:
+	case <-ctx.Done():
+		r.log.Warn("stopping before every call has ended; they are given back", "running", r.room.running())
+	}
+	r.halt.Do(func() { close(r.halted) })
+	<-r.stopped
 }
 
 // Ready returns nil while new calls are accepted, else why not.
@@ -181,27 +187,37 @@ func (r *Runner) claimTerms(tool string, worker int) idem.ClaimTerms {
 	}
 }
 
+// poison reports whether the next death of the process would be the last one
+// that a call may be part of: it runs alone (R12).
+func (r *Runner) poison(crashes int) bool { return crashes >= r.settings.MaxCrashes-1 }
+
 // update applies a transition that takes the unsaved deliveries of the key
 // along. Unless it fails, committed has to follow.
-func (r *Runner) update(f *flight, transition func(deliveries int64) idem.Transition) (ch idem.Change, taken int64, err error) {
-	ch, err = r.store.Update(context.Background(), f.key, func(cur *idem.Call) (idem.Change, error) {
+func (r *Runner) update(f *flight, transition func(deliveries int64) idem.Transition) (idem.Change, error) {
+	return r.store.Update(context.Background(), f.key, func(cur *idem.Call) (idem.Change, error) {
 		// Read in the critical section, so that a join that was decided before
 		// this change is part of it.
-		taken = r.flights.unsaved(f)
-		return transition(taken)(cur)
+		ch, err := transition(r.flights.unstored(f, cur))(cur)
+		if err == nil && moved(cur, ch) && ch.After.Status != idem.StatusRunning { // a claim leaves them alone
+			r.flights.take(f, ch.After.Revision)
+		}
+		return ch, err
 	})
-	return ch, taken, err
+}
+
+// moved reports whether a change is one of the record, and not only of its audit
+// trail.
+func moved(cur *idem.Call, ch idem.Change) bool {
+	return ch.Write && (cur == nil || ch.After.Revision > cur.Revision)
 }
 
 // committed does what has to follow a committed change.
-func (r *Runner) committed(f *flight, ch idem.Change, taken int64) {
-	if !ch.Write || ch.Verdict == idem.VerdictStale {
+func (r *Runner) committed(f *flight, ch idem.Change) {
+	if !moved(ch.Before, ch) {
 		return
 	}
+	r.flights.stored(f, ch.After.Revision)
 	after := ch.After
-	if after.Status != idem.StatusRunning { // a claim leaves the deliveries alone
-		r.flights.deliver(f, -taken)
-	}
 	switch {
 	case after.Status.Ended():
 		r.flights.publish(*after)

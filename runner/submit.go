@@ -3,6 +3,8 @@ package runner
 import (
 	"context"
 	"errors"
+	"fmt"
+	"runtime/debug"
 	"sync"
 	"time"
 
@@ -18,6 +20,7 @@ import (
 // Errors: every *idem.Error that idem.Submit names; ErrOutcomeUnknown where a
 // wait saw the call being held; idem.ErrDropped; the context's error.
 func (r *Runner) Submit(ctx context.Context, s idem.Submission) (idem.Answer, error) {
+	began := time.Now()
 	sub := &submission{r: r, Submission: s, tool: r.tools[s.Request.Tool], rider: newRider(s.Fault)}
 	sub.f = r.flights.enter(s.Request.Key)
 	defer r.flights.leave(sub.f)
@@ -36,7 +39,7 @@ func (r *Runner) Submit(ctx context.Context, s idem.Submission) (idem.Answer, er
 	answer := idem.Answer{Call: *ch.After, Verdict: ch.Verdict}
 	if w != nil && !answer.Call.Status.Ended() {
 		r.flights.arm(w, ch.After)
-		answer.Call, err = r.await(ctx, w, sub.rider.cut(), s.Wait, *ch.After)
+		answer.Call, err = r.await(ctx, w, sub.rider.cut(), s.Wait-time.Since(began), *ch.After)
 		if err != nil {
 			return idem.Answer{}, err
 		}
@@ -52,7 +55,7 @@ func (r *Runner) Submit(ctx context.Context, s idem.Submission) (idem.Answer, er
 	default:
 	}
 	answer.Call.Args = nil
-	answer.Call.Deliveries += r.flights.unsaved(sub.f)
+	answer.Call = r.live(answer.Call)
 	return answer, nil
 }
 
@@ -64,93 +67,146 @@ type submission struct {
 	f     *flight
 	rider *rider
 	check func() error
-	// counted is the number of deliveries that the decision has counted so far.
-	counted int64
+
+	id        idem.CallID // of the call, should it be new
+	createdAt time.Time
+	counted   int64 // deliveries that the decision has counted so far
+	work      *work // a local tool that runs already, or nil
 }
 
 // decide commits what the request leads to and starts what it is to start.
 func (s *submission) decide() (idem.Change, error) {
 	r := s.r
 	s.check = sync.OnceValue(s.validate)
-	pending, err := r.pending()
+	s.id, s.createdAt = r.ids.next(s.Request.Key)
+	if s.Wait > 0 && s.tool != nil && s.tool.Effects == idem.EffectsLocal && r.flights.lead(s.f, s.Wait) {
+		defer r.flights.decided(s.f)
+		ch, ok, err := s.inline()
+		switch {
+		case !ok: // the ordinary way
+		case err != nil || !ch.Write:
+			return ch, err
+		default:
+			s.ended(ch)
+			return ch, nil
+		}
+	}
+	return s.ordinary()
+}
+
+// ordinary brings the request in with a worker, where one is free, or a place in
+// the queue.
+func (s *submission) ordinary() (idem.Change, error) {
+	r := s.r
+	defer func() { r.drop(s.work) }()
+	g, places := r.room.reserve()
+	defer func() { r.room.release(g) }() // also when a transition panics
+	refuse, err := s.refusal(&g, places)
 	if err != nil {
 		return idem.Change{}, err
 	}
-	local := s.tool != nil && s.tool.Effects == idem.EffectsLocal
-	g := r.room.reserve(pending, local && s.Wait > 0)
-	release := true
-	defer func() { // also when a check panics
-		if release {
-			r.room.release(g)
-		}
-	}()
-
-	id, createdAt := r.ids.next(s.Request.Key)
-	submit := s.observe(idem.Submit(s.Request, idem.Admission{
-		ID: id, CreatedAt: createdAt, Now: r.wall(), Check: s.check, Refuse: s.refusal(g),
-	}))
-	var ch idem.Change
+	submit := s.submit(refuse)
+	if g.worker != 0 {
+		submit = idem.Chain(submit, s.claim(g.worker))
+	}
+	ch, err := s.commit(submit)
 	switch {
-	case g.inline && s.check() == nil:
-		ch, err = s.fused(submit, id)
-	case g.worker != 0:
-		ch, err = s.commit(idem.Chain(submit, idem.Claim(r.claimTerms(s.Request.Tool, g.worker))))
-	default:
-		ch, err = s.commit(submit)
-	}
-	if err != nil || !ch.Write {
-		return ch, err
-	}
-	if ch.After.Status == idem.StatusRunning {
-		release = false // the attempt does it
-		r.flights.alight(s.f)
+	case err != nil || !ch.Write:
+	case ch.After.Status == idem.StatusRunning:
 		a := &attempt{r: r, tool: s.tool, call: ch.After, worker: g.worker, f: r.flights.enter(s.f.key), rider: s.rider}
-		r.room.begin(ch.After.ID)
-		s.created(ch)
+		if w := s.work; w != nil && w.inv.CallID == ch.After.ID && w.inv.Attempt == ch.After.Attempt {
+			a.work, s.work = w, nil
+		}
+		r.room.begin(a.hand())
+		g = grant{} // the attempt gives it back
+		r.pass(s.rider, idem.PointAfterCreate, ch.After.ID)
 		go a.run()
-		return ch, nil
+	case ch.After.Status.Ended():
+		s.ended(ch)
+	default:
+		r.pass(s.rider, idem.PointAfterCreate, ch.After.ID)
+		r.committed(s.f, ch)
 	}
-	s.created(ch)
-	r.committed(s.f, ch, 0)
-	return ch, nil
+	return ch, err
 }
 
-// created lets the call pass the points that come after its commit.
-func (s *submission) created(ch idem.Change) {
-	if ch.After.Status.Ended() {
-		s.r.flights.alight(s.f)
-		s.r.pass(s.rider, idem.PointAfterCommit, ch.After.ID)
-		return
-	}
-	s.r.pass(s.rider, idem.PointAfterCreate, ch.After.ID)
+// ended does what follows a commit that brought the call to its end.
+func (s *submission) ended(ch idem.Change) {
+	s.r.pass(s.rider, idem.PointAfterCommit, ch.After.ID)
+	s.r.committed(s.f, ch)
 }
 
 func (s *submission) commit(t idem.Transition) (idem.Change, error) {
-	// A client that goes away does not take back what it asked for.
-	return s.r.store.Update(context.Background(), s.f.key, t)
+	ch, err := s.r.store.Update(s.ctx(), s.f.key, t)
+	if err != nil || !ch.Write || ch.After.Status != idem.StatusPending {
+		s.r.flights.unboard(s.f, s.rider) // only a call that waits is boarded
+	}
+	return ch, err
+}
+
+// ctx is the context of everything that decides the request. A client that goes
+// away does not take back what it asked for.
+func (s *submission) ctx() context.Context { return context.Background() }
+
+// submit is the transition of the request; refuse is the answer where it would
+// write, nil where it may.
+func (s *submission) submit(refuse error) idem.Transition {
+	return s.observe(idem.Submit(s.Request, idem.Admission{
+		ID: s.id, CreatedAt: s.createdAt, Now: s.r.wall(), Check: s.check, Refuse: refuse,
+	}))
+}
+
+// claim claims the call for a worker. One that may be poison is left to the
+// queue, where it gets its turn alone (R12).
+func (s *submission) claim(worker int) idem.Transition {
+	claim := idem.Claim(s.r.claimTerms(s.Request.Tool, worker))
+	return func(cur *idem.Call) (idem.Change, error) {
+		if s.r.poison(cur.Crashes) {
+			return idem.Change{Before: cur, After: cur}, nil
+		}
+		return claim(cur)
+	}
 }
 
 // validate says whether the request may make a new call.
-func (s *submission) validate() error {
+func (s *submission) validate() (err error) {
 	if s.tool == nil {
 		return idem.Errorf(idem.CodeBadRequest, "unknown tool")
 	}
 	if s.tool.Check == nil {
 		return nil
 	}
+	defer func() {
+		if p := recover(); p != nil {
+			s.r.log.Error("a tool's check of args panicked", "tool", s.tool.Name,
+				"panic", fmt.Sprintf("%.200v", p), "stack", string(debug.Stack()))
+			err = &idem.Error{Code: idem.CodeInternal, Message: "the args could not be checked; nothing was recorded", Effect: idem.DoubtNone}
+		}
+	}()
 	return s.tool.Check(s.Request.Args)
 }
 
 // refusal is the answer to a request that would need a write that there is no
-// room for.
-func (s *submission) refusal(g grant) error {
+// room for; nil where there is. A place that is not to be had is given back.
+func (s *submission) refusal(g *grant, places int) (refuse, err error) {
 	if why := s.r.Ready(); why != nil {
-		return idem.Errorf(idem.CodeUnavailable, "not accepting new calls: %v", why)
+		return idem.Errorf(idem.CodeUnavailable, "not accepting new calls: %v", why), nil
 	}
-	if g.none() {
-		return idem.Errorf(idem.CodeUnavailable, "the queue is full")
+	if g.worker != 0 {
+		return nil, nil
 	}
-	return nil
+	if g.place {
+		totals, err := s.r.store.Totals(s.ctx())
+		if err != nil {
+			return nil, err
+		}
+		if totals.Of(idem.StatusPending)+int64(places) <= int64(s.r.settings.Queue) {
+			return nil, nil
+		}
+		s.r.room.release(*g)
+		*g = grant{}
+	}
+	return idem.Errorf(idem.CodeUnavailable, "the queue is full"), nil
 }
 
 // observe notes the decision while the key is still locked: deliveries are
@@ -175,65 +231,6 @@ func (s *submission) observe(t idem.Transition) idem.Transition {
 	}
 }
 
-// maxFusedTries bounds how often a fused commit starts again because the key
-// turned out to be another call or another attempt than was computed for.
-const maxFusedTries = 3
-
-// inlineWorker stands for the goroutine of a request among the workers, which
-// are numbered from 1.
-const inlineWorker = 0
-
-// fused brings a call of a local tool in and to its end in one commit. The tool
-// runs once, here, for the call and attempt that the key is expected to have;
-// where the key has others, it runs again for those.
-//
-// It is safe only because effect and state are in one batch and nothing outside
-// has happened: a crash before the commit leaves no trace, and nobody was told.
-func (s *submission) fused(submit idem.Transition, id idem.CallID) (idem.Change, error) {
-	r := s.r
-	claim := idem.Claim(r.claimTerms(s.Request.Tool, inlineWorker))
-	attempt, args := 1, s.Request.Args
-	for range maxFusedTries {
-		out := r.invoke(context.Background(), s.tool, idem.Invocation{
-			CallID: id, EffectID: idem.EffectID(id), Attempt: attempt, Args: args,
-		})
-		// A store may run the transition more than once; faults fire once.
-		pass := sync.OnceValue(func() outcome { return s.passAll(out, id) })
-		terms := r.terms()
-		var other *idem.Call
-		ch, err := s.commit(func(cur *idem.Call) (idem.Change, error) {
-			other = nil
-			ch, err := idem.Chain(submit, claim)(cur)
-			if err != nil || !ch.Write {
-				return ch, err
-			}
-			c := ch.After
-			if c.Status == idem.StatusRunning && (c.ID != id || c.Attempt != attempt) {
-				other = c
-				return idem.Change{Before: cur, After: cur}, nil
-			}
-			settle := pass().settle(s.tool, idem.Settlement{Terms: terms, Lease: idem.LeaseOf(c)})
-			return idem.Chain(func(*idem.Call) (idem.Change, error) { return ch, nil }, settle)(cur)
-		})
-		if other == nil {
-			return ch, err
-		}
-		id, attempt, args = other.ID, other.Attempt, other.Args
-	}
-	// Others keep moving the call: let it queue.
-	return s.commit(submit)
-}
-
-// passAll lets a fused call pass the points before its one commit.
-func (s *submission) passAll(out outcome, id idem.CallID) outcome {
-	for _, p := range fusedPoints {
-		if s.r.pass(s.rider, p, id) {
-			out = onPurpose
-		}
-	}
-	return out
-}
-
 // countRefusal counts an answer that gives no call.
 func (s *submission) countRefusal(ch idem.Change, err error) {
 	tool := ""
@@ -250,12 +247,6 @@ func (s *submission) countRefusal(ch idem.Change, err error) {
 			c.Refused++
 		}
 	})
-}
-
-// pending is how many calls wait for a worker.
-func (r *Runner) pending() (int64, error) {
-	totals, err := r.store.Totals(context.Background())
-	return totals.Of(idem.StatusPending), err
 }
 
 // await waits for what the waiter is armed for. When the time is up, or the
@@ -278,9 +269,5 @@ func (r *Runner) await(ctx context.Context, w *waiter, cut <-chan error, wait ti
 		return c, nil
 	default:
 	}
-	c, err := r.store.CallByKey(ctx, seen.Key)
-	if err != nil {
-		return idem.Call{}, err
-	}
-	return c, nil
+	return r.store.CallByID(ctx, seen.Key.Namespace, seen.ID)
 }

@@ -147,24 +147,36 @@ func (v *verifier) askDue(ctx context.Context) time.Duration {
 
 // ask puts the question once and acts on the answer.
 func (v *verifier) ask(ctx context.Context, a *ask) {
-	answer, returned, err := v.question(ctx, a)
-	<-v.slot
+	call, err := v.r.load(a.key)
+	if err == nil && (call.ID != a.id || call.Status != idem.StatusHeld) {
+		v.forget(a) // decided by somebody else
+		v.free()
+		return
+	}
+	// "Not found" is as old as the question: downstream may have been at work
+	// then, and so may a tool of this process that was given up.
+	believed := time.Since(a.since) >= v.settle(a.tool) && !v.r.room.atWork(a.id)
+	answer, returned := idem.Verification{}, closed
+	if err == nil {
+		answer, returned, err = v.question(ctx, a, call)
+	}
+	v.free()
 	switch {
 	case err != nil:
 		v.r.log.Warn("verification gave no answer; the call stays held", "call_id", a.id.String(), "tool", a.tool.Name, "err", err)
 	case answer.Found:
-		if v.resolve(a, idem.Resolution{Outcome: idem.OutcomeSucceeded, Note: noteFound, Result: answer.Result}) {
+		if v.resolve(a, call.Revision, idem.Resolution{Outcome: idem.OutcomeSucceeded, Note: noteFound, Result: answer.Result}) {
 			return
 		}
-	case time.Since(a.since) >= v.settle(a.tool):
-		if v.resolve(a, idem.Resolution{Outcome: idem.OutcomeRetry, Note: noteAbsent}) {
+	case believed:
+		if v.resolve(a, call.Revision, idem.Resolution{Outcome: idem.OutcomeRetry, Note: noteAbsent}) {
 			return
 		}
 	}
 	v.mu.Lock()
 	a.next = time.Now().Add(a.pause)
-	if err == nil && !answer.Found { // not believed yet: ask again when it can be
-		a.next = a.since.Add(v.settle(a.tool))
+	if believable := a.since.Add(v.settle(a.tool)); err == nil && !answer.Found && !believed && time.Until(believable) > 0 {
+		a.next = believable
 	}
 	a.pause = min(2*a.pause, lastPause)
 	v.mu.Unlock()
@@ -177,33 +189,33 @@ func (v *verifier) ask(ctx context.Context, a *ask) {
 	}()
 }
 
+// closed is a channel that is.
+var closed = func() <-chan struct{} {
+	c := make(chan struct{})
+	close(c)
+	return c
+}()
+
+// free makes room for another question.
+func (v *verifier) free() {
+	<-v.slot
+	v.signal()
+}
+
 // settle is how long "not found" is not believed.
 func (v *verifier) settle(t *idem.Tool) time.Duration {
-	switch {
-	case t.Settle > 0:
+	if t.Settle > 0 {
 		return t.Settle
-	case t.Timeout > 0:
-		return 2 * t.Timeout
-	default:
-		return 2 * v.r.settings.ToolTimeout
 	}
+	return 2 * v.r.timeout(t)
 }
 
 // question runs the tool's verification. One that does not return when it is
 // told to is left behind, like an abandoned attempt, and its answer is dropped;
 // returned is closed when it does.
-func (v *verifier) question(ctx context.Context, a *ask) (_ idem.Verification, returned <-chan struct{}, _ error) {
+func (v *verifier) question(ctx context.Context, a *ask, call idem.Call) (_ idem.Verification, returned <-chan struct{}, _ error) {
 	end := make(chan struct{})
-	call, err := v.r.load(a.key)
-	if err != nil {
-		close(end)
-		return idem.Verification{}, end, err
-	}
-	timeout := a.tool.Timeout
-	if timeout == 0 {
-		timeout = v.r.settings.ToolTimeout
-	}
-	ctx, cancel := context.WithTimeout(ctx, timeout)
+	ctx, cancel := context.WithTimeout(ctx, v.r.timeout(a.tool))
 	var (
 		found    idem.Verification
 		foundErr error
@@ -216,9 +228,7 @@ func (v *verifier) question(ctx context.Context, a *ask) (_ idem.Verification, r
 				foundErr = fmt.Errorf("panic: %.200v", p)
 			}
 		}()
-		found, foundErr = a.tool.Verify(ctx, idem.Invocation{
-			CallID: a.id, EffectID: idem.EffectID(a.id), Attempt: call.Attempt, Args: call.Args,
-		})
+		found, foundErr = a.tool.Verify(ctx, invocation(a.id, call.Attempt, call.Args))
 	}()
 	select {
 	case <-end:
@@ -239,11 +249,12 @@ func (v *verifier) question(ctx context.Context, a *ask) (_ idem.Verification, r
 	}
 }
 
-// resolve decides the call and reports whether it is decided now, by this
-// answer or by somebody else's.
-func (v *verifier) resolve(a *ask, res idem.Resolution) bool {
+// resolve decides the call as it was when it was asked about, and reports
+// whether it is decided now, by this answer or by somebody else's. An answer
+// about an earlier attempt decides nothing about a later one.
+func (v *verifier) resolve(a *ask, revision int, res idem.Resolution) bool {
 	res.By = verifiedBy
-	_, err := v.r.resolve(a.key, a.id, res)
+	_, err := v.r.resolve(a.key, a.id, revision, res)
 	switch {
 	case err == nil:
 		v.r.log.Info("verification decided a held call", "call_id", a.id.String(), "tool", a.tool.Name, "outcome", string(res.Outcome))

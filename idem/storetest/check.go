@@ -130,6 +130,7 @@ func checkCall(c *idem.Call, events []idem.Event) (faults []error) {
 	expect(!c.EndedAt.IsZero() == ended, "ended at %v", c.EndedAt)
 	expect(!c.ExpiresAt.IsZero() == ended, "expires at %v", c.ExpiresAt)
 	expect(!c.ClaimedAt.IsZero() == (c.Attempt > 0), "attempt %d, claimed at %v", c.Attempt, c.ClaimedAt)
+	expect(c.Revision > 0 && c.Revision <= len(events), "revision %d after %d events", c.Revision, len(events))
 	expect(c.Deliveries > 0, "%d deliveries", c.Deliveries)
 	if c.Tombstone {
 		expect(ended, "a tombstone without an end")
@@ -193,9 +194,10 @@ func allEffects(ctx context.Context, s idem.Store, ns idem.Namespace, limit int)
 		if len(page) > limit {
 			return nil, fmt.Errorf("storetest: a page of %d effects, the limit is %d", len(page), limit)
 		}
-		for _, e := range page {
-			// Equal ids pass: two effects of a call are for the caller to report.
-			if compareIDs(e.CallID, after) < 0 {
+		for i, e := range page {
+			// Equal ids pass within a page: two effects of a call are for the
+			// caller to report.
+			if c := compareIDs(e.CallID, after); c < 0 || c == 0 && i == 0 {
 				return nil, fmt.Errorf("storetest: the effect of %v comes after that of %v", e.CallID, after)
 			}
 			after = e.CallID
@@ -214,6 +216,9 @@ func allEvents(ctx context.Context, s idem.Store, ns idem.Namespace, id idem.Cal
 		}
 		if len(page) > limit {
 			return nil, fmt.Errorf("storetest: a page of %d events, the limit is %d", len(page), limit)
+		}
+		if page[0].Seq != len(all) {
+			return nil, fmt.Errorf("storetest: events from %d on begin with number %d", len(all), page[0].Seq)
 		}
 		all = append(all, page...)
 	}

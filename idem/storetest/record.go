@@ -223,7 +223,7 @@ var recordCases = []testCase{
 			w.stored(c)
 		}
 		c := w.create(key("many"))
-		w.stored(w.lawless(c, func(c *idem.Call) { c.Attempt, c.Crashes = math.MaxInt32, 70_000 }))
+		w.stored(w.lawless(c, func(c *idem.Call) { c.Revision, c.Attempt, c.Crashes = math.MaxInt32, math.MaxInt32, 70_000 }))
 	}, lawless: true},
 
 	{name: "times", run: func(w *world) {
@@ -236,7 +236,7 @@ var recordCases = []testCase{
 			w.fatalf("created at %v, want %v to the microsecond", got.CreatedAt, adm.CreatedAt)
 		}
 		zone := time.FixedZone("far", 13*3600+1800)
-		at := func(ms int) time.Time { return base.Add(time.Duration(ms) * time.Millisecond).In(zone) }
+		at := func(ms int64) time.Time { return base.Add(time.Duration(ms) * time.Millisecond).In(zone) }
 		c = w.lawless(c, func(c *idem.Call) {
 			c.Status, c.Attempt = idem.StatusFailed, 1
 			c.Failure = &idem.Failure{Code: "x"}

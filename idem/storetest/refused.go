@@ -97,7 +97,7 @@ var refusedCases = []testCase{
 		for i := range calls {
 			calls[i] = idem.Call{
 				ID: w.idAt(k, w.tick()), Key: k, Fingerprint: fingerprint("same"), Tool: "refund", Args: fmt.Append(nil, i),
-				CreatedAt: w.now, UpdatedAt: w.now, Status: idem.StatusPending, Deliveries: 1,
+				CreatedAt: w.now, UpdatedAt: w.now, Revision: 1, Status: idem.StatusPending, Deliveries: 1,
 			}
 		}
 		var won atomic.Int64

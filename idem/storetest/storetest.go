@@ -29,29 +29,34 @@ type Options struct {
 // Run holds a store to the contract of [idem.Store]. Every case has a store of
 // its own, and ends with [Check] unless it breaks the law on purpose.
 func Run(t *testing.T, o Options) {
-	groups := []struct {
-		name  string
-		cases []testCase
-	}{
-		{"Update", updateCases},
-		{"Record", recordCases},
-		{"Refused", refusedCases},
-		{"Lease", leaseCases},
-		{"Read", readCases},
-		{"Reopen", reopenCases},
-		{"Race", raceCases},
-	}
 	for _, g := range groups {
-		t.Run(g.name, func(t *testing.T) {
-			if g.name == "Reopen" && o.Reopen == nil {
-				t.Skip("the store cannot be opened again")
-			}
-			for _, c := range g.cases {
-				t.Run(c.name, func(t *testing.T) { c.run(newWorld(t, o, !c.lawless)) })
-			}
-		})
+		t.Run(g.name, func(t *testing.T) { g.run(t, o) })
 	}
 	t.Run("History", func(t *testing.T) { runHistories(t, o) })
+}
+
+type group struct {
+	name  string
+	cases []testCase
+}
+
+var groups = []group{
+	{"Update", updateCases},
+	{"Record", recordCases},
+	{"Refused", refusedCases},
+	{"Lease", leaseCases},
+	{"Read", readCases},
+	{"Reopen", reopenCases},
+	{"Race", raceCases},
+}
+
+func (g group) run(t *testing.T, o Options) {
+	if g.name == "Reopen" && o.Reopen == nil {
+		t.Skip("the store cannot be opened again")
+	}
+	for _, c := range g.cases {
+		t.Run(c.name, func(t *testing.T) { c.run(newWorld(t, o, !c.lawless)) })
+	}
 }
 
 type testCase struct {

@@ -1,0 +1,789 @@
+package httpapi
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/idemd/idemd/idem"
+)
+
+const chargeBody = `{"tool":"charge","args":{}}`
+
+func TestOptions(t *testing.T) {
+	if err := (Options{}).Validate(); err != nil {
+		t.Fatal(err)
+	}
+	// Everything that is wrong is said at once.
+	err := Options{
+		MaxBody: 1, MaxInFlight: -1, MaxConns: -5, MaxWait: 1500 * time.Millisecond, ReadTimeout: time.Second,
+		ReadHeaderTimeout: 2 * time.Second, WriteTimeout: -1, IdleTimeout: -1, MaxHeaderBytes: 10,
+	}.Validate()
+	for _, name := range []string{"MaxBody", "MaxInFlight", "MaxConns", "MaxWait", "ReadHeaderTimeout", "WriteTimeout", "IdleTimeout", "MaxHeaderBytes"} {
+		if err == nil || !strings.Contains(err.Error(), name+" is") {
+			t.Errorf("nothing about %s in %v", name, err)
+		}
+	}
+	// A default gives way to the value that it must not exceed.
+	if err := (Options{ReadTimeout: time.Second}).Validate(); err != nil {
+		t.Error(err)
+	}
+	defer func() {
+		if recover() == nil {
+			t.Error("New took what Validate refuses")
+		}
+	}()
+	New(&fakeService{}, Options{MaxBody: 1})
+}
+
+// Each POST is counted once on arrival, and once more unless the service does it.
+func TestCounting(t *testing.T) {
+	svc := &fakeService{}
+	h := serve(t, svc, Options{})
+	count := func(name string, wantRefused ...string) {
+		t.Helper()
+		if d, r := svc.counted(); d != 1 || fmt.Sprint(r) != fmt.Sprint(wantRefused) {
+			t.Errorf("%s: %d deliveries, refused %q, want %q", name, d, r, wantRefused)
+		}
+	}
+	h.post("k", chargeBody).want(202)
+	count("accepted")
+	h.do(refused, "POST", "/v1/tool-calls", chargeBody, nil).want(400)
+	count("no key", "")
+	h.do(refused, "POST", "/v1/tool-calls", "{", withKey("k")).want(400)
+	count("bad body", "")
+	h.do(beyond, "POST", "/v1/tool-calls", `{"tool":"charge","args":{"a":1,"a":1}}`, withKey("k")).want(400)
+	count("not canonical", "charge")
+	h.post("k", chargeBody, "Idemd-Chaos", "before_reply=drop").want(400)
+	count("fault", "charge")
+	h.do(refused, "POST", "/v1/tool-calls", chargeBody, headers{"Content-Type": {"text/plain"}, "Idempotency-Key": {"k"}}).want(415)
+	count("media type", "")
+	h.post("k", chargeBody, "X-Big", strings.Repeat("x", 17<<10)).want(431)
+	count("headers", "")
+
+	svc.submit = func(context.Context, idem.Submission) (idem.Answer, error) { return idem.Answer{}, idem.ErrConflict }
+	h.do(fits, "GET", "/stats", "", nil)
+	h.do(fits, "POST", "/v1/tool-calls/x/resolve", `{"outcome":"retry","by":"a"}`, nil)
+	h.do(fits, "PUT", "/v1/tool-calls", "", nil).want(405)
+	if d, r := svc.counted(); d != 0 || len(r) != 0 {
+		t.Errorf("other routes: %d, %q", d, r)
+	}
+}
+
+// The order of the checks is part of the contract: each request has every fault
+// from some step on, and is refused for the first.
+func TestOrderOfChecks(t *testing.T) {
+	svc := &fakeService{submit: func(context.Context, idem.Submission) (idem.Answer, error) {
+		t.Error("submitted")
+		return idem.Answer{}, nil
+	}}
+	h := serve(t, svc, Options{MaxBody: 1 << 10})
+	tooLarge := `{"tool":` + strings.Repeat(" ", 1<<10)
+	const notCanonical = `{"tool":"t","args":{"a":1,"a":1}}`
+	for _, c := range []struct {
+		name, media, key, body string
+		status                 int
+		code                   idem.Code
+	}{
+		{"media type", "text/plain", "", tooLarge, 415, idem.CodeUnsupportedMediaType},
+		{"size", "application/json", "", tooLarge, 413, idem.CodePayloadTooLarge},
+		{"key", "application/json", "", "{", 400, idem.CodeMissingKey},
+		{"envelope", "application/json", "k", `{"tool":"t","args":{"a":1,"a":1},"x":1}`, 400, idem.CodeBadRequest},
+		{"canonical form", "application/json", "k", notCanonical, 400, idem.CodeBadRequest},
+		{"chaos header", "application/json", "k", chargeBody, 400, idem.CodeBadRequest},
+	} {
+		hs := headers{"Content-Type": {c.media}, "Idemd-Chaos": {"x"}}
+		if c.key != "" {
+			hs["Idempotency-Key"] = []string{c.key}
+		}
+		h.do(beyond, "POST", "/v1/tool-calls", c.body, hs).want(c.status, c.code)
+	}
+}
+
+// Whatever is in the key, the answer is never a 5xx, the boundary is exact, and
+// the log keeps its lines.
+func TestHostileKeys(t *testing.T) {
+	h := serve(t, &fakeService{}, Options{})
+	random := func(n int) string {
+		b := make([]byte, n)
+		for i := range b {
+			b[i] = '!' + byte(i*7919%94)
+		}
+		if n > 0 {
+			b[0] = 'k'
+		}
+		return string(b)
+	}
+	for _, c := range []struct {
+		name, key string
+		status    int
+	}{
+		{"0 bytes", "", 400},
+		{"1 byte", "k", 202},
+		{"255 bytes", random(255), 202},
+		{"256 bytes", random(256), 400},
+		{"4096 bytes", random(4096), 400},
+		{"1000000 bytes", random(1_000_000), 431},
+		{"NUL", "a\x00b", 400},
+		{"tab", "a\tb", 400},
+		{"DEL", "a\x7fb", 400},
+		{"escape sequence", "\x1b[31mred", 400},
+		{"emoji", "🙂", 400},
+		{"latin-1", "caf\xe9", 400},
+		{"CR", "a\rb", 400},
+		{"LF", "a\nb", 400},
+		{"CR LF and a header", "a\r\nX-Injected: yes", 202},
+		{"CR LF and a second key", "a\r\nIdempotency-Key: b", 400},
+		{"CR LF and a blank", "a\r\n b", 400},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			before := strings.Count(h.logs.String(), "\n")
+			got := rawStatus(t, h.addr, "POST /v1/tool-calls HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nConnection: close\r\n"+
+				"Idempotency-Key: "+c.key+"\r\nContent-Length: "+strconv.Itoa(len(chargeBody))+"\r\n\r\n"+chargeBody)
+			// Folded lines, NUL and the like net/http refuses or unfolds by itself.
+			if got != c.status && (c.name != "CR LF and a blank" || got != 202) {
+				t.Errorf("status %d, want %d", got, c.status)
+			}
+			eventually(t, "logged", func() bool { return h.server.inFlight.Load() == 0 })
+			if after := strings.Count(h.logs.String(), "\n"); after > before+1 {
+				t.Errorf("%d lines in the log", after-before)
+			}
+		})
+	}
+	for line := range strings.Lines(h.logs.String()) {
+		if !strings.HasPrefix(line, "time=") || strings.Contains(line, "red") || strings.Contains(line, "🙂") {
+			t.Errorf("log line %q", line)
+		}
+	}
+}
+
+// The header limit that really holds, to the byte, and what is beyond it.
+func TestHeaderLimit(t *testing.T) {
+	h := serve(t, &fakeService{}, Options{MaxHeaderBytes: 4 << 10})
+	status := func(n int) int {
+		const frame = "GET /healthz HTTP/1.1\r\nHost: x\r\nX-Pad: \r\n\r\n"
+		return rawStatus(t, h.addr, strings.Replace(frame, "Pad: ", "Pad: "+strings.Repeat("x", n-len(frame)), 1))
+	}
+	limited := func(n int) int {
+		const frame = "GET /stats HTTP/1.1\r\nHost: x\r\nX-Pad: \r\n\r\n"
+		return rawStatus(t, h.addr, strings.Replace(frame, "Pad: ", "Pad: "+strings.Repeat("x", n-len(frame)), 1))
+	}
+	if a, b := limited(4<<10), limited(4<<10+1); a != 200 || b != 431 {
+		t.Errorf("at the limit %d, above %d", a, b)
+	}
+	// Probes are answered up to what net/http reads, which is 4 KiB more.
+	if a, b := status(8<<10-1), status(8<<10+1); a != 200 || b != 431 {
+		t.Errorf("at net/http's limit %d, above %d", a, b)
+	}
+}
+
+// A wait may be longer than the time in which the request must have arrived:
+// net/http must not take the deadline for a client that left.
+func TestWaitOutlastsReadTimeout(t *testing.T) {
+	const readTimeout = 50 * time.Millisecond
+	late := func(ctx context.Context) error { // until long after the deadline, which nothing else tells
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(6 * readTimeout):
+			return nil
+		}
+	}
+	svc := &fakeService{
+		submit: func(ctx context.Context, s idem.Submission) (idem.Answer, error) {
+			return idem.Answer{Call: ended(exampleCall(s.Request.Key), "1"), Verdict: idem.VerdictCreated}, late(ctx)
+		},
+		call: func(ctx context.Context, _ idem.CallID, _ time.Duration) (idem.Call, error) {
+			return exampleCall(idem.Key{Name: "k"}), late(ctx)
+		},
+		callByKey: func(ctx context.Context, key idem.Key, _ time.Duration) (idem.Call, error) {
+			return exampleCall(key), late(ctx)
+		},
+	}
+	h := serve(t, svc, Options{ReadTimeout: readTimeout})
+	var all sync.WaitGroup
+	all.Go(func() { h.post("k", chargeBody, "Prefer", "wait=5").want(200) })
+	all.Go(func() { h.post("k", chargeBody).want(200) })
+	all.Go(func() {
+		h.do(fits, "GET", "/v1/tool-calls/"+idem.CallID{1}.String(), "", headers{"Prefer": {"wait=5"}}).want(200)
+	})
+	all.Go(func() { h.do(fits, "GET", "/v1/tool-calls/by-key", "", withKey("k", "Prefer", "wait=5")).want(200) })
+	all.Wait()
+	// And the connections are good for more.
+	h.post("k", chargeBody).want(200)
+}
+
+// The client sends everything and goes, by FIN or RST: the service gets the
+// request all the same, sees the client leave, and no goroutine stays.
+func TestClientLeaves(t *testing.T) {
+	for _, how := range []string{"FIN", "RST"} {
+		t.Run(how, func(t *testing.T) {
+			submitted, left := make(chan bool, 1), make(chan bool, 1)
+			svc := &fakeService{submit: func(ctx context.Context, _ idem.Submission) (idem.Answer, error) {
+				submitted <- true
+				<-ctx.Done()
+				left <- true
+				return idem.Answer{}, ctx.Err()
+			}}
+			h := serve(t, svc, Options{})
+			c, err := net.Dial("tcp", h.addr)
+			if err != nil {
+				t.Fatal(err)
+			}
+			fmt.Fprintf(c, "POST /v1/tool-calls HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nIdempotency-Key: k\r\nPrefer: wait=60\r\nContent-Length: %d\r\n\r\n%s", len(chargeBody), chargeBody)
+			<-submitted
+			if how == "RST" {
+				if err := c.(*net.TCPConn).SetLinger(0); err != nil {
+					t.Fatal(err)
+				}
+			}
+			c.Close()
+			<-left
+			eventually(t, "over", func() bool { return h.server.inFlight.Load() == 0 })
+			if logs := h.logs.String(); strings.Contains(logs, "level=ERROR") {
+				t.Errorf("logged as an error: %s", logs)
+			}
+		})
+	}
+}
+
+// A request that does not arrive whole is never submitted.
+func TestHalfARequest(t *testing.T) {
+	svc := &fakeService{submit: func(context.Context, idem.Submission) (idem.Answer, error) {
+		t.Error("submitted")
+		return idem.Answer{}, nil
+	}}
+	h := serve(t, svc, Options{ReadTimeout: 100 * time.Millisecond})
+	for _, how := range []string{"closes", "halts"} {
+		c, err := net.Dial("tcp", h.addr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		// The part that comes is a whole document, which only the length tells apart.
+		fmt.Fprintf(c, "POST /v1/tool-calls HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nIdempotency-Key: k\r\nContent-Length: %d\r\n\r\n%s", len(chargeBody)+1, chargeBody)
+		if how == "closes" {
+			_ = c.(*net.TCPConn).CloseWrite()
+		}
+		answer, err := io.ReadAll(c) // the server closes
+		if err != nil || !bytes.HasPrefix(answer, []byte("HTTP/1.1 400 ")) {
+			t.Errorf("%s: %q, %v", how, answer, err)
+		}
+		c.Close()
+	}
+}
+
+// A body that a GET announces and never sends holds nobody for longer than the
+// read time-out.
+func TestBodyNobodyReads(t *testing.T) {
+	h := serve(t, &fakeService{}, Options{ReadTimeout: 100 * time.Millisecond})
+	c, err := net.Dial("tcp", h.addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	fmt.Fprintf(c, "GET /v1/tool-calls/by-key/k HTTP/1.1\r\nHost: x\r\nPrefer: wait=1\r\nContent-Length: 10\r\n\r\n")
+	if err := c.SetReadDeadline(time.Now().Add(30 * time.Second)); err != nil {
+		t.Fatal(err)
+	}
+	if answer, err := io.ReadAll(c); err != nil || !bytes.HasPrefix(answer, []byte("HTTP/1.1 404 ")) {
+		t.Errorf("%q, %v", answer, err)
+	}
+}
+
+func TestPanics(t *testing.T) {
+	t.Run("before the answer", func(t *testing.T) {
+		for _, p := range []any{"secret", errors.New("secret"), []string{"secret"}, nil} {
+			svc := &fakeService{submit: func(context.Context, idem.Submission) (idem.Answer, error) { panic(p) }}
+			h := serve(t, svc, Options{})
+			h.post("secret-key", chargeBody).want(500, idem.CodeInternal).effect(idem.DoubtUnknown).
+				has("Idempotency-Key", "secret-key", "Idempotent-Replayed", "false")
+			logs := h.logs.String()
+			if strings.Contains(logs, "secret") || strings.Count(logs, "level=ERROR") != 1 || !strings.Contains(logs, "stack=") {
+				t.Errorf("%v: log %s", p, logs)
+			}
+			h.get("/healthz").want(200) // and it goes on
+			if _, r := svc.counted(); len(r) != 0 {
+				t.Errorf("counted here too: %q", r)
+			}
+		}
+	})
+	t.Run("of the runtime", func(t *testing.T) {
+		svc := &fakeService{submit: func(context.Context, idem.Submission) (idem.Answer, error) {
+			return idem.Answer{Call: []idem.Call{}[len(chargeBody)-27]}, nil
+		}}
+		h := serve(t, svc, Options{})
+		h.post("k", chargeBody).want(500)
+		if logs := h.logs.String(); !strings.Contains(logs, "index out of range") {
+			t.Errorf("log %s", logs)
+		}
+	})
+	t.Run("in a count", func(t *testing.T) {
+		h := serve(t, &panickyCounter{}, Options{})
+		h.post("k", chargeBody).want(500, idem.CodeInternal)
+	})
+	t.Run("half way through", func(t *testing.T) {
+		svc := &fakeService{effects: func(_ context.Context, after idem.CallID, _ int) ([]idem.Effect, error) {
+			if after.IsZero() {
+				return []idem.Effect{{CallID: idem.CallID{1}}}, nil
+			}
+			panic("secret")
+		}}
+		h := serve(t, svc, Options{})
+		if _, err := h.stream(); !errors.Is(err, io.ErrUnexpectedEOF) {
+			t.Errorf("the stream looks whole: %v", err)
+		}
+	})
+	t.Run("abort", func(t *testing.T) {
+		svc := &fakeService{submit: func(context.Context, idem.Submission) (idem.Answer, error) { return idem.Answer{}, idem.ErrDropped }}
+		h := serve(t, svc, Options{})
+		if status := rawStatus(t, h.addr, "POST /v1/tool-calls HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nIdempotency-Key: k\r\nContent-Length: 27\r\n\r\n"+chargeBody); status != 0 {
+			t.Errorf("answered with %d", status)
+		}
+		if logs := h.logs.String(); strings.Contains(logs, "level=ERROR") || strings.Contains(logs, "level=WARN") {
+			t.Errorf("log %s", logs)
+		}
+	})
+}
+
+type panickyCounter struct{ fakeService }
+
+func (*panickyCounter) Delivered() { panic("no") }
+
+// Errors that only look like a client that has gone are bugs.
+func TestForeignContextError(t *testing.T) {
+	svc := &fakeService{submit: func(context.Context, idem.Submission) (idem.Answer, error) {
+		return idem.Answer{}, fmt.Errorf("store: %w", context.DeadlineExceeded)
+	}}
+	h := serve(t, svc, Options{})
+	h.post("k", chargeBody).want(500, idem.CodeInternal)
+}
+
+// stream reads the whole ledger.
+func (h *harness) stream() (string, error) {
+	req, err := http.NewRequest(http.MethodGet, "http://"+h.addr+"/v1/effects", nil)
+	if err != nil {
+		return "", err
+	}
+	req.Header.Set("Accept", mediaStream)
+	resp, err := h.client.Do(req)
+	if err != nil {
+		return "", err
+	}
+	defer resp.Body.Close()
+	b, err := io.ReadAll(resp.Body)
+	return string(b), err
+}
+
+// ledger is a service with n rows, which records how it is asked.
+func ledger(n int, asked func(after idem.CallID)) *fakeService {
+	id := func(i int) idem.CallID { return idem.CallID{byte(i >> 16), byte(i >> 8), byte(i)} }
+	return &fakeService{effects: func(_ context.Context, after idem.CallID, limit int) ([]idem.Effect, error) {
+		if asked != nil {
+			asked(after)
+		}
+		var rows []idem.Effect
+		for i := int(after[0])<<16 | int(after[1])<<8 | int(after[2]) + 1; i <= n && len(rows) < limit; i++ {
+			rows = append(rows, idem.Effect{ID: idem.EffectID(id(i)), CallID: id(i), Key: idem.Key{Name: "k" + strconv.Itoa(i)}, Tool: "charge", CreatedAt: exampleTime})
+		}
+		return rows, nil
+	}}
+}
+
+func TestStream(t *testing.T) {
+	t.Run("whole", func(t *testing.T) {
+		const n = 3*streamStep + 7
+		h := serve(t, ledger(n, nil), Options{})
+		text, err := h.stream()
+		if err != nil {
+			t.Fatal(err)
+		}
+		i := 0
+		for line := range strings.Lines(text) {
+			i++
+			if !strings.Contains(line, `"idem_key":"k`+strconv.Itoa(i)+`"`) {
+				t.Fatalf("row %d: %s", i, line)
+			}
+		}
+		if i != n {
+			t.Errorf("%d rows", i)
+		}
+	})
+	t.Run("HEAD", func(t *testing.T) {
+		asked := 0
+		h := serve(t, ledger(10*streamStep, func(idem.CallID) { asked++ }), Options{})
+		h.do(fits, "HEAD", "/v1/effects", "", headers{"Accept": {mediaStream}}).want(200).has("Content-Type", mediaStream)
+		if asked != 1 {
+			t.Errorf("asked %d times", asked)
+		}
+	})
+	t.Run("a slow reader is not cut off", func(t *testing.T) {
+		const n = 60_000 // some 12 MB: more than sockets buffer
+		h := serve(t, ledger(n, nil), Options{WriteTimeout: 500 * time.Millisecond, ReadTimeout: 200 * time.Millisecond})
+		c, r := h.openStream(t)
+		defer c.Close()
+		total, start := 0, time.Now()
+		buf := make([]byte, 256<<10)
+		for {
+			m, err := io.ReadFull(r, buf)
+			total += m
+			if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+				break
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			<-time.After(40 * time.Millisecond) // the reader's own pace, not a wait for somebody
+		}
+		if !strings.HasSuffix(h.tail(buf), "\r\n0\r\n\r\n") {
+			t.Errorf("cut off after %d bytes and %v", total, time.Since(start))
+		}
+		if took := time.Since(start); took < time.Second {
+			t.Errorf("took only %v: not slow enough to prove anything", took)
+		}
+	})
+	t.Run("a reader that stands still is cut off", func(t *testing.T) {
+		h := serve(t, ledger(200_000, nil), Options{WriteTimeout: 100 * time.Millisecond})
+		c, _ := h.openStream(t)
+		defer c.Close()
+		h.server.waitIdle(t)
+	})
+	t.Run("stops with the server", func(t *testing.T) {
+		h := serve(t, ledger(1<<23, nil), Options{})
+		c, r := h.openStream(t)
+		defer c.Close()
+		if _, err := r.ReadByte(); err != nil {
+			t.Fatal(err)
+		}
+		go func() { _, _ = io.Copy(io.Discard, r) }()
+		if err := h.server.Shutdown(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	})
+	t.Run("stops with the client", func(t *testing.T) {
+		h := serve(t, ledger(1<<23, nil), Options{})
+		c, r := h.openStream(t)
+		if _, err := r.ReadByte(); err != nil {
+			t.Fatal(err)
+		}
+		c.Close()
+		h.server.waitIdle(t)
+	})
+}
+
+// tail is the end of what was read into buf, which starts over each time.
+func (h *harness) tail(buf []byte) string {
+	i := bytes.LastIndex(buf, []byte("\r\n0\r\n\r\n"))
+	if i < 0 {
+		return ""
+	}
+	return string(buf[i : i+len("\r\n0\r\n\r\n")])
+}
+
+func (s *Server) waitIdle(t testing.TB) {
+	t.Helper()
+	eventually(t, "idle", func() bool { return s.inFlight.Load() == 0 })
+}
+
+func (h *harness) openStream(t *testing.T) (net.Conn, *bufio.Reader) {
+	t.Helper()
+	c, err := net.Dial("tcp", h.addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.(*net.TCPConn).SetReadBuffer(32 << 10); err != nil {
+		t.Fatal(err)
+	}
+	fmt.Fprintf(c, "GET /v1/effects HTTP/1.1\r\nHost: x\r\nAccept: %s\r\nConnection: close\r\n\r\n", mediaStream)
+	eventually(t, "begun", func() bool { return h.server.inFlight.Load() == 1 })
+	return c, bufio.NewReader(c)
+}
+
+// A client that asks and does not read loses its connection, and nobody else
+// notices.
+func TestClientDoesNotRead(t *testing.T) {
+	big := []byte(`"` + strings.Repeat("x", 32<<20) + `"`)
+	svc := &fakeService{callByKey: func(_ context.Context, key idem.Key, _ time.Duration) (idem.Call, error) {
+		c := ended(exampleCall(key), "")
+		c.Result = big
+		return c, nil
+	}}
+	h := serve(t, svc, Options{WriteTimeout: 100 * time.Millisecond})
+	c, err := net.Dial("tcp", h.addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if err := c.(*net.TCPConn).SetReadBuffer(32 << 10); err != nil {
+		t.Fatal(err)
+	}
+	fmt.Fprintf(c, "GET /v1/tool-calls/by-key/k HTTP/1.1\r\nHost: x\r\n\r\n")
+	eventually(t, "begun", func() bool { return h.server.inFlight.Load() == 1 })
+	h.server.waitIdle(t)
+}
+
+// The bound on open connections: newcomers wait, are served when somebody
+// leaves, and the log says so once.
+func TestListenerBound(t *testing.T) {
+	h := serve(t, &fakeService{}, Options{MaxInFlight: 1, MaxConns: 2})
+	dial := func() net.Conn {
+		c, err := net.Dial("tcp", h.addr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return c
+	}
+	ask := func(c net.Conn) error {
+		fmt.Fprintf(c, "GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
+		resp, err := http.ReadResponse(bufio.NewReader(c), nil)
+		if err == nil {
+			resp.Body.Close()
+		}
+		return err
+	}
+	a, b := dial(), dial()
+	defer b.Close()
+	for _, c := range []net.Conn{a, b} {
+		if err := ask(c); err != nil {
+			t.Fatal(err)
+		}
+	}
+	third := dial()
+	defer third.Close()
+	eventually(t, "warned", func() bool { return strings.Contains(h.logs.String(), "too many open connections") })
+	answered := make(chan error, 1)
+	go func() { answered <- ask(third) }()
+	select {
+	case err := <-answered:
+		t.Fatalf("answered beyond the bound: %v", err)
+	default:
+	}
+	a.Close()
+	if err := <-answered; err != nil {
+		t.Fatal(err)
+	}
+}
+
+// A listener that waits for a place can be closed.
+func TestListenerCloseWhileFull(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	bounded := newListener(l, 1, slog.New(slog.DiscardHandler))
+	c, err := net.Dial("tcp", l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	in, err := bounded.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan error)
+	go func() { _, err := bounded.Accept(); done <- err }()
+	eventually(t, "full", bounded.full.Load)
+	if err := bounded.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-done; !errors.Is(err, net.ErrClosed) {
+		t.Errorf("got %v", err)
+	}
+	in.Close()
+	in.Close() // as net/http may
+	if len(bounded.places) != 0 {
+		t.Errorf("%d places are taken", len(bounded.places))
+	}
+}
+
+// A page of calls ends before it gets too large, and the next one goes on there.
+func TestListBytes(t *testing.T) {
+	result := []byte(`"` + strings.Repeat("x", 1<<20) + `"`)
+	const n = 12
+	id := func(i int) idem.CallID { return idem.CallID{byte(i)} }
+	svc := &fakeService{list: func(_ context.Context, q idem.Query) ([]idem.Call, idem.CallID, error) {
+		var calls []idem.Call
+		from := n
+		if !q.Before.IsZero() {
+			from = int(q.Before[0]) - 1
+		}
+		for i := from; i > 0; i-- {
+			if len(calls) == q.Limit {
+				return calls, calls[len(calls)-1].ID, nil
+			}
+			c := ended(exampleCall(idem.Key{Name: "k" + strconv.Itoa(i)}), "")
+			c.ID, c.Result = id(i), result
+			calls = append(calls, c)
+		}
+		return calls, idem.CallID{}, nil
+	}}
+	h := serve(t, svc, Options{})
+	var got []string
+	pages := 0
+	for cursor := ""; ; {
+		var page struct {
+			Calls []callMembers
+			Next  *string `json:"next_cursor"`
+		}
+		r := h.get("/v1/tool-calls?limit=1000" + cursor).want(200)
+		r.json(&page)
+		if len(r.raw) > maxPage+2<<20 {
+			t.Errorf("a page of %d bytes", len(r.raw))
+		}
+		for _, c := range page.Calls {
+			got = append(got, strings.TrimPrefix(c.Key, "k"))
+		}
+		if pages++; page.Next == nil || pages > n {
+			break
+		}
+		cursor = "&cursor=" + *page.Next
+	}
+	if strings.Join(got, " ") != "12 11 10 9 8 7 6 5 4 3 2 1" || pages < 3 {
+		t.Errorf("got %q on %d pages", got, pages)
+	}
+}
+
+// A store that searches in small steps is not made to search everything in one
+// request.
+func TestListShortPages(t *testing.T) {
+	asked := 0
+	svc := &fakeService{list: func(_ context.Context, q idem.Query) ([]idem.Call, idem.CallID, error) {
+		asked++
+		return nil, idem.CallID{9}, nil
+	}}
+	h := serve(t, svc, Options{})
+	r := h.get("/v1/tool-calls?client_id=nobody").want(200)
+	if asked != 1 || !strings.HasPrefix(r.raw, `{"calls":[],"next_cursor":"`) {
+		t.Errorf("asked %d times: %s", asked, r.raw)
+	}
+}
+
+// The call object, to the byte.
+func TestCallObject(t *testing.T) {
+	client, seq := "demo", int64(-7)
+	c := exampleCall(idem.Key{Namespace: "default", Name: `a"b`})
+	c.ClientID, c.Seq = &client, &seq
+	c.Status, c.Attempt, c.Owner, c.LeaseUntil, c.Crashes = idem.StatusRunning, 2, "b_1/3", exampleTime.Add(30*time.Second), 1
+	want := `{"call_id":"ID","idem_key":"a\"b","tool":"charge","status":"running","attempt":2,"result":null,"error":null,` +
+		`"effect_id":"EFF","client_id":"demo","seq":-7,"deliveries":1,"created_at":"2026-11-29T16:00:00.123Z","updated_at":"2026-11-29T16:00:00.123Z",` +
+		`"expires_at":null,"query_url":"/v1/tool-calls/ID","owner":"b_1/3","lease_until":"2026-11-29T16:00:30.123Z","crashes":1}`
+	check := func(want string) {
+		t.Helper()
+		want = strings.NewReplacer("ID", c.ID.String(), "EFF", idem.EffectID(c.ID)).Replace(want)
+		if got := string(appendCall(nil, &c)); got != want {
+			t.Errorf("got  %s\nwant %s", got, want)
+		}
+	}
+	check(want)
+
+	c = ended(exampleCall(idem.Key{Name: "k"}), "{ \"a\":1.0}")
+	c.CreatedAt = exampleTime.In(time.FixedZone("east", 3600))
+	check(`{"call_id":"ID","idem_key":"k","tool":"charge","status":"succeeded","attempt":1,"result":{ "a":1.0},"error":null,` +
+		`"effect_id":"EFF","client_id":null,"seq":null,"deliveries":1,"created_at":"2026-11-29T16:00:00.123Z","updated_at":"2026-11-29T16:00:00.123Z",` +
+		`"expires_at":"2026-11-29T17:00:00.123Z","query_url":"/v1/tool-calls/ID"}`)
+
+	c.Status, c.Result, c.Failure = idem.StatusFailed, nil, &idem.Failure{Code: "tool_failed", Message: "<\n>", Retryable: true}
+	check(`{"call_id":"ID","idem_key":"k","tool":"charge","status":"failed","attempt":1,"result":null,"error":{"code":"tool_failed","message":"<\n>","retryable":true},` +
+		`"effect_id":"EFF","client_id":null,"seq":null,"deliveries":1,"created_at":"2026-11-29T16:00:00.123Z","updated_at":"2026-11-29T16:00:00.123Z",` +
+		`"expires_at":"2026-11-29T17:00:00.123Z","query_url":"/v1/tool-calls/ID"}`)
+}
+
+// One line for a request, without keys and args.
+func TestLog(t *testing.T) {
+	h := serve(t, &fakeService{}, Options{})
+	id := h.post("secret-key", `{"tool":"charge","args":{"card":"secret-arg"},"client_id":"secret-client"}`).want(202).call().ID
+	h.get("/v1/tool-calls/by-key/secret-key").want(404)
+	h.get("/v1/secret-path%0Anew").want(404)
+	h.get("/v1/tool-calls?tool=secret-tool&nope=" + "secret-value")
+	eventually(t, "logged", func() bool { return strings.Count(h.logs.String(), "\n") == 4 })
+	logs := h.logs.String()
+	if strings.Contains(logs, "secret") {
+		t.Errorf("log %s", logs)
+	}
+	first, _, _ := strings.Cut(logs, "\n")
+	for _, want := range []string{"level=DEBUG", "method=POST", "route=/v1/tool-calls ", "status=202", "took=", "call_id=" + id} {
+		if !strings.Contains(first, want) {
+			t.Errorf("no %s in %s", want, first)
+		}
+	}
+}
+
+// HEAD is GET without the body.
+func TestHead(t *testing.T) {
+	h := serve(t, &fakeService{}, Options{})
+	get, head := h.get("/v1/tools").want(200), h.do(fits, "HEAD", "/v1/tools", "", nil).want(200)
+	if head.raw != "" || head.header.Get("Content-Length") != strconv.Itoa(len(get.raw)) {
+		t.Errorf("%q, %v", head.raw, head.header)
+	}
+}
+
+// Every answer says how long it is, and forbids sniffing; nobody is allowed in
+// from another origin.
+func TestHygiene(t *testing.T) {
+	h := serve(t, &fakeService{ready: errors.New("warming up")}, Options{})
+	for _, path := range []string{"/healthz", "/readyz", "/v1/tools", "/stats", "/nope", "/openapi.yaml", "/v1/tool-calls/x", "/v1/tool-calls?limit=0"} {
+		r := h.do(beyond, "GET", path, "", headers{"Origin": {"https://evil.example"}})
+		r.has("X-Content-Type-Options", "nosniff", "Content-Length", strconv.Itoa(len(r.raw)))
+		for name := range r.header {
+			if strings.HasPrefix(name, "Access-Control-") {
+				t.Errorf("%s: %s", path, name)
+			}
+		}
+		if path != "/openapi.yaml" {
+			r.has("Cache-Control", "no-store")
+		}
+	}
+	// What a page of another origin may send without asking first.
+	for _, media := range []string{"text/plain", "application/x-www-form-urlencoded", "multipart/form-data"} {
+		h.do(refused, "POST", "/v1/tool-calls", chargeBody, headers{"Content-Type": {media}, "Idempotency-Key": {"k"}}).want(415)
+	}
+}
+
+// A 413 arrives although the client is still sending, and the connection is
+// not used again.
+func TestTooLargeArrives(t *testing.T) {
+	h := serve(t, &fakeService{}, Options{})
+	for _, framing := range []string{"Content-Length: 67108864", "Transfer-Encoding: chunked"} {
+		c, err := net.Dial("tcp", h.addr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		fmt.Fprintf(c, "POST /v1/tool-calls HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n%s\r\n\r\n", framing)
+		if strings.HasPrefix(framing, "Transfer") {
+			fmt.Fprintf(c, "%x\r\n%s", 8<<20, strings.Repeat("x", 1<<20+4096))
+		}
+		resp, err := http.ReadResponse(bufio.NewReader(c), nil)
+		if err != nil {
+			t.Fatalf("%s: %v", framing, err)
+		}
+		if resp.StatusCode != http.StatusRequestEntityTooLarge || !resp.Close {
+			t.Errorf("%s: %d, close %v", framing, resp.StatusCode, resp.Close)
+		}
+		resp.Body.Close()
+		c.Close()
+	}
+}
+
+// Without a listener of its own, as under somebody else's server or in a test.
+func TestHandlerAlone(t *testing.T) {
+	s := New(&fakeService{}, Options{})
+	r := httptest.NewRequest(http.MethodPost, "/v1/tool-calls", strings.NewReader(chargeBody))
+	r.Header.Set("Content-Type", "application/json")
+	r.Header.Set("Idempotency-Key", "k")
+	w := httptest.NewRecorder()
+	s.Handler().ServeHTTP(w, r)
+	if w.Code != 202 {
+		t.Errorf("got %d %s", w.Code, w.Body)
+	}
+}

@@ -1,0 +1,294 @@
+package runner_test
+
+import (
+	"context"
+	"fmt"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/idemd/idemd/idem"
+)
+
+type answers = func(context.Context, idem.Invocation) (idem.Verification, error)
+
+// inTurn gives one answer after the other, the last one for ever.
+func inTurn(all ...answers) answers {
+	var n atomic.Int64
+	return func(ctx context.Context, inv idem.Invocation) (idem.Verification, error) {
+		return all[min(int(n.Add(1)), len(all))-1](ctx, inv)
+	}
+}
+
+func panicky(context.Context, idem.Invocation) (idem.Verification, error) { panic("verify") }
+
+func slowly(d time.Duration, then answers) answers {
+	return func(ctx context.Context, inv idem.Invocation) (idem.Verification, error) {
+		time.Sleep(d)
+		return then(ctx, inv)
+	}
+}
+
+func settle(d time.Duration) func(*world) { return func(w *world) { w.verify.Settle = d } }
+
+// A held call whose tool can be asked is decided by what downstream says (R13).
+func TestVerify(t *testing.T) {
+	tests := []struct {
+		name    string
+		answers answers
+		at      time.Duration // after it was held
+		stand   string        // then
+		asked   int
+		trail   string
+	}{
+		{"found", found, 0, "succeeded 1", 1, "created claimed held resolved"},
+		{"absent, not believed yet", absent, 19 * time.Second, "held 1 outcome_unknown", 1, "created claimed held"},
+		{"absent", absent, 20 * time.Second, "succeeded 2", 2, "created claimed held resolved claimed succeeded"},
+		{"absent, then found", inTurn(absent, found), 20 * time.Second, "succeeded 1", 2, "created claimed held resolved"},
+		{"no answer", noAnswer, 0, "held 1 outcome_unknown", 1, "created claimed held"},
+		{"no answer, again and again", noAnswer, 3600 * time.Second, "held 1 outcome_unknown", 66, "created claimed held"},
+		{"no answer, then found", inTurn(noAnswer, noAnswer, found), 1500 * time.Millisecond, "succeeded 1", 3, "created claimed held resolved"},
+		{"it panics, then found", inTurn(panicky, found), 500 * time.Millisecond, "succeeded 1", 2, "created claimed held resolved"},
+		// The question was put at 15 s, when "absent" was not to be believed.
+		{"absent, answered late", inTurn(noAnswer, noAnswer, noAnswer, noAnswer, noAnswer, slowly(8*time.Second, absent), found), 24 * time.Second,
+			"held 1 outcome_unknown", 6, "created claimed held"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, w *world) {
+				w.verify.Settle = 20 * time.Second
+				w.verify.does(then(lost, succeed))
+				w.verify.answers(tt.answers)
+				w.answer(intent{"k", w.verify, ""}, 0)
+				time.Sleep(tt.at)
+				synctest.Wait()
+				w.want("k", tt.stand)
+				equal(t, "questions", w.verify.questions(), tt.asked)
+				w.wantTrail("k", tt.trail)
+				q := w.verify.asked[0]
+				equal(t, "effect id", q.EffectID, idem.EffectID(w.call("k").ID)) // R10
+				equal(t, "attempt", q.Attempt, 1)
+				equal(t, "args", string(q.Args), `{"n":1}`)
+				if tt.stand == "succeeded 1" {
+					equal(t, "result", string(w.call("k").Result), `{"found":true}`)
+					equal(t, "effects", w.effects(), 1)
+				}
+			})
+		})
+	}
+}
+
+// Who waits for a held call is told of the end that a verification gives it.
+func TestVerifyTellsWaiters(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		w.verify.does(lost)
+		w.verify.answers(inTurn(noAnswer, found))
+		w.answer(intent{"k", w.verify, ""}, 0)
+		synctest.Wait()
+		c, err := w.r.CallByKey(context.Background(), keyOf("k"), long)
+		if err != nil {
+			t.Fatal(err)
+		}
+		equal(t, "read", stands(c), "succeeded 1")
+		equal(t, "verdict", w.answer(intent{"k", w.verify, ""}, 0).Verdict, idem.VerdictReplayed)
+	})
+}
+
+// A question that does not return stays the only one about its call.
+func TestOneQuestionAtATime(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		var open, most atomic.Int64
+		w.verify.does(lost)
+		w.verify.answers(func(context.Context, idem.Invocation) (idem.Verification, error) {
+			most.Store(max(most.Load(), open.Add(1)))
+			defer open.Add(-1)
+			time.Sleep(10 * time.Minute) // deaf
+			return found(context.Background(), idem.Invocation{})
+		})
+		w.answer(intent{"k", w.verify, ""}, 0)
+		time.Sleep(5 * time.Minute)
+		equal(t, "questions", w.verify.questions(), 1)
+		w.want("k", "held 1 outcome_unknown") // its answer will come too late
+		w.verify.answers(found)
+		time.Sleep(10 * time.Minute)
+		w.want("k", "succeeded 1")
+		equal(t, "open at once", most.Load(), 1)
+		equal(t, "questions", w.verify.questions(), 2)
+	}, timeout(10*time.Second))
+}
+
+// Held calls of an earlier life are asked about at the start, all of them, however
+// many there are.
+func TestVerifyAfterStart(t *testing.T) {
+	const n = 50
+	bubble(t, func(t *testing.T, w *world) {
+		w.verify.does(lost)
+		for i := range n {
+			w.answer(intent{fmt.Sprint(i), w.verify, ""}, 0)
+		}
+		synctest.Wait()
+		for range 2 { // the second time by the crash alone
+			w.crash()
+		}
+		synctest.Wait()
+		var open, most atomic.Int64
+		w.verify.answers(func(ctx context.Context, inv idem.Invocation) (idem.Verification, error) {
+			most.Store(max(most.Load(), open.Add(1)))
+			defer open.Add(-1)
+			time.Sleep(time.Second)
+			return found(ctx, inv)
+		})
+		w.crash()
+		time.Sleep(10 * time.Second)
+		for i := range n {
+			w.want(fmt.Sprint(i), "succeeded 1")
+		}
+		equal(t, "effects", w.effects(), n)
+		if most.Load() > 8 {
+			t.Errorf("%d questions were open at once", most.Load())
+		}
+		equal(t, "asks", len(w.r.Memory().Asks), 0)
+	})
+}
+
+// A crash while running, then a verification that finds it, or does not.
+func TestVerifyAfterCrash(t *testing.T) {
+	for _, tt := range []struct {
+		name    string
+		answers answers
+		stand   string
+		after   time.Duration
+	}{
+		{"found", found, "succeeded 1", 0},
+		{"absent", absent, "succeeded 2", 20 * time.Second},
+		{"no answer", noAnswer, "held 1 outcome_unknown", time.Hour},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, w *world) {
+				settle(20 * time.Second)(w)
+				w.verify.does(then(hang, succeed))
+				w.verify.answers(tt.answers)
+				w.answer(intent{"k", w.verify, ""}, 0)
+				synctest.Wait()
+				w.crash()
+				time.Sleep(tt.after)
+				synctest.Wait()
+				w.want("k", tt.stand)
+			})
+		})
+	}
+}
+
+// A person may decide while downstream is being asked; the answer is dropped.
+func TestPersonBeatsVerification(t *testing.T) {
+	for _, outcome := range []idem.Outcome{idem.OutcomeSucceeded, idem.OutcomeFailed} {
+		bubble(t, func(t *testing.T, w *world) {
+			w.verify.does(lost)
+			w.verify.answers(slowly(time.Second, found))
+			w.answer(intent{"k", w.verify, ""}, 0)
+			synctest.Wait()
+			c, err := w.resolve("k", outcome)
+			if err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(time.Minute)
+			equal(t, "stands", stands(w.call("k")), stands(c))
+			w.wantTrail("k", "created claimed held resolved")
+			equal(t, "asks", len(w.r.Memory().Asks), 0)
+			equal(t, "questions", w.verify.questions(), 1)
+		})
+	}
+}
+
+// An answer about an earlier attempt decides nothing about a later one: "absent"
+// was true before the later attempt was dispatched.
+func TestAnswerAboutEarlierAttempt(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		settle(10 * time.Second)(w)
+		w.verify.does(lost)
+		w.verify.answers(inTurn(absent, slowly(5*time.Second, absent), noAnswer))
+		w.answer(intent{"k", w.verify, ""}, 0)
+		time.Sleep(11 * time.Second) // the second question is open, and will be believed
+		equal(t, "questions", w.verify.questions(), 2)
+		if _, err := w.resolve("k", idem.OutcomeRetry); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		w.want("k", "held 2 outcome_unknown")
+		time.Sleep(5 * time.Second)
+		w.want("k", "held 2 outcome_unknown")
+		equal(t, "attempts", w.verify.attempts(), 2)
+		time.Sleep(time.Hour)
+		w.want("k", "held 2 outcome_unknown")
+		equal(t, "attempts", w.verify.attempts(), 2)
+	})
+}
+
+// "Absent" is not believed while an abandoned attempt of the call is still at
+// work in this very process.
+func TestAbsentWhileAttemptIsAtWork(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		settle(20 * time.Second)(w)
+		free := make(chan struct{})
+		w.verify.does(then(waitsFor(free), succeed))
+		w.verify.answers(absent)
+		w.answer(intent{"k", w.verify, ""}, 0)
+		time.Sleep(10 * time.Minute)
+		w.want("k", "held 1 tool_timeout")
+		equal(t, "attempts", w.verify.attempts(), 1)
+		close(free)
+		time.Sleep(2 * time.Minute)
+		w.want("k", "succeeded 2")
+		w.wantTrail("k", "created claimed held stale_result resolved claimed succeeded")
+	}, timeout(10*time.Second))
+}
+
+// A store that does not take the decision is not asked in a loop.
+func TestVerificationCannotDecide(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		settle(time.Second)(w)
+		w.verify.does(then(lost, succeed))
+		w.verify.answers(absent)
+		w.answer(intent{"k", w.verify, ""}, 0)
+		synctest.Wait()
+		args := 0
+		w.spy.set(func(s *spy) {
+			s.updating = func(idem.Key) error {
+				if args++; args%2 == 0 { // the args are read, the decision is not written
+					return errInjected
+				}
+				return nil
+			}
+		})
+		time.Sleep(10 * time.Minute)
+		if n := w.verify.questions(); n > 30 {
+			t.Errorf("%d questions in ten minutes", n)
+		}
+		w.want("k", "held 1 outcome_unknown")
+		w.spy.set(func(s *spy) { s.updating = nil })
+		time.Sleep(2 * time.Minute)
+		w.want("k", "succeeded 2")
+	})
+}
+
+// A stop does not wait for a question.
+func TestStopWhileAsking(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		free := make(chan struct{})
+		defer close(free)
+		w.verify.does(lost)
+		w.verify.answers(func(ctx context.Context, inv idem.Invocation) (idem.Verification, error) {
+			<-free
+			return found(ctx, inv)
+		})
+		for i := range 20 {
+			w.answer(intent{fmt.Sprint(i), w.verify, ""}, 0)
+		}
+		synctest.Wait()
+		began := time.Now()
+		w.r.Stop(context.Background())
+		equal(t, "stopping took", time.Since(began), 0)
+		w.want("3", "held 1 outcome_unknown")
+	})
+}

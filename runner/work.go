@@ -1,0 +1,72 @@
+package runner
+
+import (
+	"context"
+	"time"
+
+	"github.com/idemd/idemd/idem"
+)
+
+// work is a tool that runs, on a goroutine of its own, for one attempt.
+type work struct {
+	inv    idem.Invocation
+	ctx    context.Context // ends with the tool's time
+	cancel context.CancelFunc
+	done   chan outcome // takes one
+}
+
+// start runs a tool.
+func (r *Runner) start(tool *idem.Tool, inv idem.Invocation) *work {
+	w := &work{inv: inv, done: make(chan outcome, 1)}
+	w.ctx, w.cancel = context.WithTimeout(context.Background(), r.timeout(tool))
+	go func() {
+		out := asPanic // stays so where the tool ends the goroutine
+		defer func() { w.done <- out }()
+		out = r.invoke(w.ctx, tool, inv)
+	}()
+	return w
+}
+
+// patience is how long a local tool may take to have its call begun and ended in
+// one commit. A slower one saves little by it, and its call had better be seen,
+// and have a lease and a worker. A local tool is a pure function, so that the
+// ordinary way can go on with what runs already.
+const patience = 250 * time.Millisecond
+
+// quick waits for work that may be quick, and reports whether it was.
+func (w *work) quick(d time.Duration) (outcome, bool) {
+	timer := time.NewTimer(min(d, patience))
+	defer timer.Stop()
+	select {
+	case out := <-w.done:
+		w.cancel()
+		return out, true
+	case <-timer.C:
+		return outcome{}, false
+	}
+}
+
+// drop gives up work that has no attempt.
+func (r *Runner) drop(w *work) {
+	if w == nil {
+		return
+	}
+	w.cancel()
+	r.room.stray(w.inv.CallID)
+	go func() {
+		<-w.done
+		r.room.returned(w.inv.CallID, 0)
+	}()
+}
+
+func (r *Runner) timeout(tool *idem.Tool) time.Duration {
+	if tool.Timeout > 0 {
+		return tool.Timeout
+	}
+	return r.settings.ToolTimeout
+}
+
+// invocation is what a tool is given for an attempt.
+func invocation(id idem.CallID, attempt int, args []byte) idem.Invocation {
+	return idem.Invocation{CallID: id, EffectID: idem.EffectID(id), Attempt: attempt, Args: args}
+}
