@@ -162,7 +162,6 @@ func (x *exchange) readJSON() ([]byte, error) {
 		x.w.Header()["Connection"] = headerClose
 		return nil, badRequest("the body could not be read to its end")
 	}
-	x.received()
 	return buf.Bytes(), nil
 }
 

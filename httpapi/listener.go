@@ -68,13 +68,3 @@ func (c *conn) Close() error {
 	c.leave()
 	return err
 }
-
-// CloseWrite is what net/http looks for when it refuses a body that is still
-// arriving: without it the close would reset the connection, and the client
-// would never read why.
-func (c *conn) CloseWrite() error {
-	if half, ok := c.Conn.(interface{ CloseWrite() error }); ok {
-		return half.CloseWrite()
-	}
-	return nil
-}

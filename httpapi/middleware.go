@@ -258,7 +258,6 @@ func (x *exchange) reply(a answer, err error) {
 
 func (x *exchange) writeHeader(status int) {
 	x.status = status
-	_ = http.NewResponseController(x.w).SetWriteDeadline(time.Now().Add(x.s.o.WriteTimeout))
 	x.w.WriteHeader(status)
 }
 
@@ -268,38 +267,25 @@ const piece = 16 << 10
 // write sends bytes and gives the client WriteTimeout for each piece, so that a
 // slow reader is cut off only when it makes no progress.
 func (x *exchange) write(b []byte) error {
-	for len(b) > piece {
-		if _, err := x.w.Write(b[:piece]); err != nil {
+	rc := http.NewResponseController(x.w)
+	for {
+		n := min(len(b), piece)
+		_ = rc.SetWriteDeadline(time.Now().Add(x.s.o.WriteTimeout)) // an error: there is no connection, as in tests
+		if _, err := x.w.Write(b[:n]); err != nil {
 			return err
 		}
-		b = b[piece:]
-		_ = http.NewResponseController(x.w).SetWriteDeadline(time.Now().Add(x.s.o.WriteTimeout))
+		if b = b[n:]; len(b) == 0 {
+			return nil
+		}
 	}
-	_, err := x.w.Write(b)
-	return err
 }
 
 func (x *exchange) writeFlushed(b []byte) error {
-	rc := http.NewResponseController(x.w)
-	_ = rc.SetWriteDeadline(time.Now().Add(x.s.o.WriteTimeout))
 	if err := x.write(b); err != nil {
 		return err
 	}
-	if err := rc.Flush(); err != nil && !errors.Is(err, http.ErrNotSupported) {
+	if err := http.NewResponseController(x.w).Flush(); err != nil && !errors.Is(err, http.ErrNotSupported) {
 		return err
 	}
 	return nil
-}
-
-// received says that nothing more of the request is expected. Its read deadline
-// must go: net/http reads on in the background to notice a client that leaves,
-// and takes a deadline that passes during a long answer for one that left.
-//
-// The deadline stays where the client announced a body that nobody reads:
-// net/http will, when the answer is out, and must not wait for it for ever.
-func (x *exchange) received() {
-	if x.r.Method != http.MethodPost && x.r.ContentLength != 0 {
-		return
-	}
-	_ = http.NewResponseController(x.w).SetReadDeadline(time.Time{})
 }

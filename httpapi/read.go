@@ -21,7 +21,6 @@ func (s *Server) call(x *exchange) (answer, error) {
 	if err != nil {
 		return answer{}, err
 	}
-	x.received()
 	c, err := s.svc.Call(x.r.Context(), x.namespace(), id, x.wait())
 	return x.found(c, err)
 }
@@ -48,7 +47,6 @@ func (x *exchange) byKey(key idem.Key, err error) (answer, error) {
 	if err != nil {
 		return answer{}, err
 	}
-	x.received()
 	c, err := x.s.svc.CallByKey(x.r.Context(), key, x.wait())
 	a, err := x.found(c, err)
 	if err == nil {
@@ -293,7 +291,6 @@ func (s *Server) streamEffects(x *exchange) (answer, error) {
 	if x.r.URL.RawQuery != "" {
 		return answer{}, badRequest("the stream is the whole ledger; it takes no query parameters")
 	}
-	x.received()
 	next := func(after idem.CallID) ([]idem.Effect, error) {
 		return s.svc.Effects(x.r.Context(), x.namespace(), after, streamStep)
 	}

@@ -200,7 +200,8 @@ type Options struct {
 
 	// ReadTimeout is how long the whole request may take to arrive. Default
 	// 30 s. Too low cuts large bodies off, too high lets slow senders hold
-	// places. A wait may be longer.
+	// places. A wait may be longer: net/http takes the deadline off when the
+	// request is there.
 	ReadTimeout time.Duration
 
 	// WriteTimeout is how long a client may take without accepting any part of

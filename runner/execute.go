@@ -43,8 +43,8 @@ func (r *Runner) fromQueue(d idem.Due, worker int) {
 		return
 	}
 	r.drop(a.work)
-	r.room.end(handOf(d), worker)
 	r.flights.leave(a.f)
+	r.room.end(handOf(d), worker)
 }
 
 // claim claims a due call and reports whether it is running now.
@@ -145,8 +145,8 @@ func (a *attempt) run() {
 }
 
 func (a *attempt) end() {
-	a.r.room.end(a.hand(), a.worker)
 	a.r.flights.leave(a.f)
+	a.r.room.end(a.hand(), a.worker)
 }
 
 // haltGrace is how long a tool may take to return when what still runs at a

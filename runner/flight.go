@@ -13,8 +13,8 @@ import (
 //
 // A key has a flight only while it is in use, so memory follows the requests
 // and attempts in progress, and not the calls that exist. Only deliveries that
-// no write has taken along yet keep a flight longer, until their call is next
-// written.
+// no write has taken along yet, and a fault that waits for its attempt, keep a
+// flight longer, until their call is next written.
 type flights struct {
 	mu    sync.Mutex
 	byKey map[idem.Key]*flight
@@ -24,7 +24,7 @@ type flight struct {
 	key     idem.Key
 	users   int    // requests and attempts that hold it
 	rider   *rider // of a call that waits for its attempt
-	waiters map[*waiter]struct{}
+	waiters []*waiter
 
 	// led is closed when the request that runs a local tool for the key has
 	// come to a decision; nil where there is none.
@@ -153,6 +153,32 @@ func (fs *flights) unsaved(c *idem.Call) int64 {
 	}
 }
 
+// kept returns some keys, at most n, that nobody uses and that are kept for what
+// is yet to be stored, each with the number of its deliveries.
+func (fs *flights) kept(n int) map[idem.Key]int64 {
+	fs.mu.Lock()
+	defer fs.mu.Unlock()
+	some := make(map[idem.Key]int64)
+	for key, f := range fs.byKey { // in random order
+		if len(some) == n {
+			break
+		}
+		if f.users == 0 {
+			some[key] = f.fresh
+		}
+	}
+	return some
+}
+
+// drop lets go of a key that is as kept said.
+func (fs *flights) drop(key idem.Key, fresh int64) {
+	fs.mu.Lock()
+	defer fs.mu.Unlock()
+	if f := fs.byKey[key]; f != nil && f.users == 0 && f.fresh == fresh {
+		delete(fs.byKey, key)
+	}
+}
+
 // board puts a fault on a call that waits for its attempt; alight takes it.
 func (fs *flights) board(f *flight, rd *rider) {
 	fs.mu.Lock()
@@ -184,6 +210,7 @@ func (fs *flights) unboard(f *flight, rd *rider) {
 // the look and the wait; it is armed with what was seen, since an end from
 // before the look may be told late.
 type waiter struct {
+	at    int            // among the flight's waiters
 	ch    chan idem.Call // takes one call
 	held  bool           // stop at held, too
 	armed bool
@@ -199,17 +226,18 @@ func (fs *flights) wait(f *flight, held bool) *waiter {
 	w := &waiter{ch: make(chan idem.Call, 1), held: held}
 	fs.mu.Lock()
 	defer fs.mu.Unlock()
-	if f.waiters == nil {
-		f.waiters = make(map[*waiter]struct{})
-	}
-	f.waiters[w] = struct{}{}
+	w.at = len(f.waiters)
+	f.waiters = append(f.waiters, w)
 	return w
 }
 
 func (fs *flights) takeDown(f *flight, w *waiter) {
 	fs.mu.Lock()
 	defer fs.mu.Unlock()
-	delete(f.waiters, w)
+	last := len(f.waiters) - 1
+	f.waiters[w.at], f.waiters[last].at = f.waiters[last], w.at
+	f.waiters[last] = nil
+	f.waiters = f.waiters[:last]
 }
 
 // arm tells the waiter what was seen.
@@ -233,7 +261,7 @@ func (fs *flights) publish(c idem.Call) {
 	if f == nil {
 		return
 	}
-	for w := range f.waiters {
+	for _, w := range f.waiters {
 		if w.armed {
 			w.tell(c)
 		} else {

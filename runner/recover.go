@@ -2,6 +2,7 @@ package runner
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"github.com/idemd/idemd/idem"
@@ -21,6 +22,7 @@ func (r *Runner) dispatch() {
 			return
 		case <-r.room.wake:
 		case <-poll.C:
+			r.tidy()
 		}
 		r.dispatchDue()
 	}
@@ -49,6 +51,21 @@ func (r *Runner) dispatchDue() {
 		r.room.clear(marks)
 	} else {
 		r.room.mark() // there may be more behind them
+	}
+}
+
+// tidyAtOnce is how many keys are looked at each time.
+const tidyAtOnce = 16
+
+// tidy lets go of what is kept in memory for calls that have ended all the same:
+// over a shared store another process may have run them, and no write of this
+// one will take the deliveries along that it counted.
+func (r *Runner) tidy() {
+	for key, fresh := range r.flights.kept(tidyAtOnce) {
+		c, err := r.store.CallByKey(context.Background(), key)
+		if errors.Is(err, idem.ErrNotFound) || err == nil && c.Status.Ended() {
+			r.flights.drop(key, fresh)
+		}
 	}
 }
 

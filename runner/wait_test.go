@@ -303,6 +303,7 @@ func TestDeliveriesAreCountedOnce(t *testing.T) {
 			}
 		})
 		time.Sleep(2 * time.Second)
+		synctest.Wait()
 		equal(t, "read between the commit and its telling", during, 4)
 		equal(t, "replayed between the commit and its telling", replayed, 4)
 		equal(t, "read after the end", read(), 4)

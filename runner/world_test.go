@@ -32,10 +32,12 @@ type world struct {
 	local, none, rerun, verify, hold *actor
 
 	virtual bool // time
-	mu      sync.Mutex
-	exits   []string // status of the call at each exit on purpose
-	gone    []*runner.Runner
-	beside  []*world // processes that share the data
+
+	mu     sync.Mutex
+	exits  []string     // how the call of key "k" stands at each exit on purpose
+	passed []idem.Point // by the call of key "k"
+	gone   []*runner.Runner
+	beside []*world // processes that share the data
 }
 
 // options change what a world is made of.
@@ -110,7 +112,14 @@ func (w *world) actors() []*actor { return []*actor{w.local, w.none, w.rerun, w.
 func (w *world) live(model *storetest.Model) {
 	w.t.Helper()
 	w.model, w.spy = model, &spy{Store: model}
-	r, err := runner.New(w.spy, w.o)
+	o := w.o
+	if o.Exit == nil {
+		o.Exit = func() { w.exit(model) }
+	}
+	if o.Hooks.At == nil {
+		o.Hooks.At = func(p idem.Point, id idem.CallID) { w.pass(model, p, id) }
+	}
+	r, err := runner.New(w.spy, o)
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -121,6 +130,27 @@ func (w *world) live(model *storetest.Model) {
 	if w.virtual {
 		synctest.Wait() // it has looked for what is due
 	}
+}
+
+// exit notes how the call of key "k" stands when the process would end.
+func (w *world) exit(model *storetest.Model) {
+	stand := "absent"
+	if c, err := model.CallByKey(context.Background(), keyOf("k")); err == nil {
+		stand = stands(c)
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.exits = append(w.exits, stand)
+}
+
+// pass notes the points that the call of key "k" passes.
+func (w *world) pass(model *storetest.Model, p idem.Point, id idem.CallID) {
+	if c, err := model.CallByID(context.Background(), idem.DefaultNamespace, id); err == nil && c.Key != keyOf("k") {
+		return
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.passed = append(w.passed, p)
 }
 
 // die ends the life as kill -9 would: what the old process still does reaches

@@ -1,9 +1,11 @@
 package storetest
 
 import (
+	"cmp"
 	"fmt"
 	"math/rand/v2"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -47,6 +49,7 @@ type history struct {
 	seed   uint64
 	r      *rand.Rand
 	m      *Model
+	steps  int
 	boots  int
 	leases map[idem.Key][]idem.Lease // every lease that was ever given
 	log    []string                  // the last operations
@@ -87,30 +90,54 @@ func (h *history) step() {
 	h.t.Helper()
 	// A second passes at most, so that windows end within a history.
 	h.now = h.now.Add(time.Duration(h.r.IntN(1000)) * time.Millisecond)
-	k := keyIn(namespaces[h.r.IntN(2)], fmt.Sprint("k", h.r.IntN(4)))
-	if h.oneIn(20) {
-		k.Name = fmt.Sprint("rare", h.r.IntN(50))
+	// New names now and then: those that were used are tombstones one day.
+	h.steps++
+	k := keyIn(namespaces[h.r.IntN(2)], fmt.Sprintf("%d-k%d", h.steps/60, h.r.IntN(5)))
+	if h.oneIn(10) && h.steps >= 60 {
+		k.Name = fmt.Sprintf("%d-k%d", h.r.IntN(h.steps/60), h.r.IntN(5))
 	}
 	switch n := h.r.IntN(100); {
 	case n < 30:
 		h.submitSome(k)
 	case n < 52:
-		h.claimSome(k)
+		h.claimSome(h.likely(k, func(c *idem.Call) bool { return c.Status == idem.StatusPending || c.Status == idem.StatusRunning }))
 	case n < 80:
-		h.settleSome(k)
+		h.settleSome(h.likely(k, func(c *idem.Call) bool { return c.Status == idem.StatusRunning }))
 	case n < 86:
-		h.resolveSome(k)
+		h.resolveSome(h.likely(k, func(c *idem.Call) bool { return c.Status == idem.StatusHeld }))
 	case n < 92:
-		h.apply(k, "expire", idem.Expire(h.tick()))
+		now := h.tick()
+		h.apply(h.likely(k, func(c *idem.Call) bool { return c.Expired(now) && !c.Tombstone }), "expire", idem.Expire(now))
 	case n < 98:
-		h.renewSome(k)
+		h.renewSome(h.likely(k, func(c *idem.Call) bool { return c.Status == idem.StatusRunning }))
 	default:
 		h.reopenBoth()
 	}
 	h.compareQueues()
+	if err := h.m.Check(); err != nil { // the oracle's own totals are right, then
+		h.wrong("the model: %v", err)
+	}
 	if h.oneIn(40) {
 		h.compareAll()
 	}
+}
+
+// likely is a key for which an operation has something to do, most of the time;
+// else it is the one that was drawn.
+func (h *history) likely(drawn idem.Key, want func(*idem.Call) bool) idem.Key {
+	var keys []idem.Key
+	for k, r := range h.m.d.rows {
+		if want(r.call) {
+			keys = append(keys, k)
+		}
+	}
+	if len(keys) == 0 || h.oneIn(4) {
+		return drawn
+	}
+	slices.SortFunc(keys, func(a, b idem.Key) int { // a map has no order, and a seed must
+		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
+	})
+	return keys[h.r.IntN(len(keys))]
 }
 
 // apply commits one transition on both stores and compares what they decided.

@@ -5,6 +5,7 @@ package e2e
 import (
 	"net/http"
 	"testing"
+	"time"
 
 	"github.com/idemd/idemd/idem"
 )
@@ -83,4 +84,126 @@ func TestHeldUntilSomebodyDecides(t *testing.T) {
 		}
 	}
 	reconcile(t, d, "done", "done again")
+}
+
+// TestVerificationDecides has the tool itself find out what became of a call
+// (R13).
+func TestVerificationDecides(t *testing.T) {
+	t.Parallel()
+	d := startChaos(t)
+	held := func(key, args string) *call {
+		t.Helper()
+		if r := d.post(key, "ext_verify", args, wait(20), fault(idem.PointAfterDispatch, "exit")); r.lost == nil {
+			t.Fatalf("want no answer, got %v", r)
+		}
+		d.awaitDeath(t)
+		d.boot(t)
+		return d.settled(t, key).want(t, http.StatusOK)
+	}
+
+	// No answer is none: it stays held until somebody decides.
+	c := held("silent", `{"found":"error"}`)
+	for range 2 {
+		d.post("silent", "ext_verify", `{"found":"error"}`, wait(1)).wantRefusal(t, http.StatusConflict, idem.CodeOutcomeUnknown)
+		d.restart(t)
+	}
+	if again := d.look(c.CallID).want(t, http.StatusOK); again.Status != idem.StatusHeld || d.dispatched(t, c.EffectID) != 1 {
+		t.Errorf("want it held after one dispatch, got %v", again)
+	}
+	d.resolve(c.CallID, `{"outcome":"failed","by":"ann"}`).wantEnd(t, idem.StatusFailed)
+
+	held("done", `{"found":true}`)
+	c = d.find("done", wait(20)).wantEnd(t, idem.StatusSucceeded)
+	if e, _ := last(d.audit(t, c.CallID), idem.EventResolved); c.Attempt != 1 || e.Detail.By != "verify" || d.dispatched(t, c.EffectID) != 1 {
+		t.Errorf("want it found, got %v by %+v", c, e)
+	}
+
+	// It is not there. That is not believed before downstream can have answered.
+	began := time.Now()
+	held("not done", `{"found":false}`)
+	c = d.find("not done", wait(20)).wantEnd(t, idem.StatusSucceeded)
+	if took := time.Since(began); c.Attempt != 2 || d.dispatched(t, c.EffectID) != 2 || took < 2*time.Second {
+		t.Errorf("want it to go out again after a while, got %v after %v", c, took)
+	}
+	reconcile(t, d, "done", "not done")
+}
+
+// TestDeafTool has a tool that does not stop when it is told to. Its attempt is
+// given up; what it says in the end is too late, and noted for the person who
+// decides (R6, R14).
+func TestDeafTool(t *testing.T) {
+	t.Parallel()
+	d := startChaos(t)
+	// Its time is up after two seconds, its grace five later.
+	r := d.post("deaf", "ext_hold", `{"do":"deaf","seconds":8}`, wait(20))
+	f := r.wantRefusal(t, http.StatusConflict, idem.CodeOutcomeUnknown)
+	c := d.look(f.CallID).want(t, http.StatusOK)
+	if c.Status != idem.StatusHeld || c.failure().Code != idem.FailureTimeout {
+		t.Errorf("want it held after its time-out, got %v", c)
+	}
+	eventually(t, "its answer was noted", func() bool { return has(d.audit(t, c.CallID), idem.EventStaleResult) })
+	if e, _ := last(d.audit(t, c.CallID), idem.EventStaleResult); e.Detail.Outcome != "succeeded" || e.Attempt != 1 {
+		t.Errorf("what is noted is %+v", e)
+	}
+	if s := d.stats(t); s.Abandoned != 1 || s.Stale != 1 {
+		t.Errorf("%d abandoned, %d stale results", s.Abandoned, s.Stale)
+	}
+	if c := d.look(c.CallID).want(t, http.StatusOK); c.Status != idem.StatusHeld || d.dispatched(t, c.EffectID) != 1 {
+		t.Errorf("the late answer changed it: %v", c)
+	}
+	d.resolve(c.CallID, `{"outcome":"succeeded","by":"ann","note":"the late answer says so"}`).wantEnd(t, idem.StatusSucceeded)
+	reconcile(t, d, "deaf")
+}
+
+// TestToolIsGone starts the process without the tools of calls that it has
+// (R13, R14).
+func TestToolIsGone(t *testing.T) {
+	t.Parallel()
+	d := prepare(t, t.TempDir())
+	d.boot(t, "--chaos", "--workers", "3")
+	d.post("ended", "charge", `{"amount":1}`, wait(20)).wantEnd(t, idem.StatusSucceeded)
+	ids := make(map[string]string)
+	for _, in := range []struct{ key, tool, args string }{
+		{"holding", "ext_hold", `{"do":"deaf"}`},
+		{"again", "ext_rerun", `{"do":"deaf"}`},
+		{"sleeping", "sleep", `{"seconds":1}`},
+		{"waiting", "charge", `{"amount":2}`},
+	} {
+		c := d.post(in.key, in.tool, in.args).want(t, http.StatusAccepted)
+		ids[in.key] = c.EffectID
+		if in.key != "waiting" {
+			d.awaitStatus(t, c.CallID, idem.StatusRunning)
+		}
+	}
+	eventually(t, "they went out", func() bool { return d.dispatched(t, ids["holding"])+d.dispatched(t, ids["again"]) == 2 })
+	d.kill(t)
+
+	d.boot(t, "--no-samples")
+	for key := range ids {
+		c := d.settled(t, key).want(t, http.StatusOK)
+		f := c.failure()
+		switch {
+		case key == "holding" && c.Status == idem.StatusHeld:
+		case key != "holding" && c.Status == idem.StatusFailed && f.Code == idem.FailureMissing && f.Retryable:
+		default:
+			t.Errorf("%v", c)
+		}
+	}
+	if r := d.post("ended", "charge", `{"amount":1}`); r.wantEnd(t, idem.StatusSucceeded) != nil && r.replayed() != "true" {
+		t.Errorf("a known key needs no tool: %v", r)
+	}
+	d.post("ended", "charge", `{"amount":7}`).wantRefusal(t, http.StatusConflict, idem.CodeConflict)
+	d.post("new", "charge", `{"amount":1}`).wantRefusal(t, http.StatusBadRequest, idem.CodeBadRequest)
+	d.kill(t)
+
+	d.boot(t, "--chaos")
+	d.post("waiting", "charge", `{"amount":2}`, wait(20)).wantEnd(t, idem.StatusSucceeded)
+	d.post("sleeping", "sleep", `{"seconds":1}`, wait(20)).wantEnd(t, idem.StatusSucceeded)
+	d.post("again", "ext_rerun", `{"do":"deaf"}`, wait(20)).wantEnd(t, idem.StatusSucceeded)
+	f := d.post("holding", "ext_hold", `{"do":"deaf"}`, wait(20)).wantRefusal(t, http.StatusConflict, idem.CodeOutcomeUnknown)
+	d.resolve(f.CallID, `{"outcome":"succeeded","by":"ann"}`).wantEnd(t, idem.StatusSucceeded)
+	if n := d.dispatched(t, ids["holding"]); n != 1 {
+		t.Errorf("went out %d times", n)
+	}
+	reconcile(t, d, "ended", "waiting", "again", "holding")
 }

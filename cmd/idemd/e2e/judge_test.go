@@ -12,6 +12,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"sync"
 	"testing"
@@ -32,6 +33,7 @@ type effect struct {
 // event is a line of a call's audit trail.
 type event struct {
 	Seq     int            `json:"seq"`
+	At      time.Time      `json:"at"`
 	Name    idem.EventName `json:"event"`
 	Attempt int            `json:"attempt"`
 	Owner   string         `json:"owner"`
@@ -320,7 +322,7 @@ func (d *daemon) checkAudit(c *call) error {
 	if err != nil {
 		return err
 	}
-	claims, last := 0, idem.EventName("")
+	claims, decided := 0, idem.EventName("")
 	for i, e := range events {
 		switch {
 		case e.Seq != i:
@@ -334,7 +336,7 @@ func (d *daemon) checkAudit(c *call) error {
 			}
 		}
 		if e.Name != idem.EventStaleResult {
-			last = e.Name
+			decided = e.Name
 		}
 	}
 	if claims != c.Attempt {
@@ -347,20 +349,23 @@ func (d *daemon) checkAudit(c *call) error {
 		idem.StatusSucceeded: {idem.EventSucceeded, idem.EventResolved},
 		idem.StatusFailed:    {idem.EventFailed, idem.EventResolved},
 	}
-	for _, name := range fits[c.Status] {
-		if name == last {
-			return nil
-		}
+	if slices.Contains(fits[c.Status], decided) {
+		return nil
 	}
-	return fmt.Errorf("the last event of %v is %s: %v", c, last, events)
+	return fmt.Errorf("the last event of %v is %s: %v", c, decided, events)
 }
 
-// has reports whether a trail has an event.
-func has(events []event, name idem.EventName) bool {
-	for _, e := range events {
+// last returns the last event of a name in a trail, and whether there is one.
+func last(events []event, name idem.EventName) (e event, found bool) {
+	for _, e := range slices.Backward(events) {
 		if e.Name == name {
-			return true
+			return e, true
 		}
 	}
-	return false
+	return event{}, false
+}
+
+func has(events []event, name idem.EventName) bool {
+	_, found := last(events, name)
+	return found
 }

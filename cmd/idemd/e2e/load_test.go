@@ -12,6 +12,7 @@ import (
 	"strconv"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -23,6 +24,28 @@ import (
 // nothing is done twice, and an answer once given is given for ever (R4, R8,
 // R18).
 func TestKillUnderLoad(t *testing.T) {
+	underLoad(t, func(d *daemon, _ *rand.Rand) { d.kill(t) })
+}
+
+// TestStopUnderLoad does the same with stops that have more or less time, and
+// with kills in the middle of a stop (R12).
+func TestStopUnderLoad(t *testing.T) {
+	underLoad(t, func(d *daemon, random *rand.Rand) {
+		d.signal(t, syscall.SIGTERM)
+		if random.IntN(3) == 0 {
+			time.Sleep(between(random, 0, 20*time.Millisecond)) // the moment of the kill
+			d.kill(t)
+			return
+		}
+		if code := d.awaitEnd(t); code != 0 {
+			t.Errorf("a stop ends with exit code %d:\n%s", code, d.now().tail(20))
+		}
+	})
+}
+
+// underLoad ends the process again and again while clients post, and judges.
+func underLoad(t *testing.T, end func(d *daemon, random *rand.Rand)) {
+	t.Helper()
 	random := chance(t)
 	// A call may be running at many of these kills. None of them is poison.
 	d := startChaos(t, "--max-crashes", "100")
@@ -33,8 +56,8 @@ func TestKillUnderLoad(t *testing.T) {
 	kills := size(5, 30)
 	for range kills {
 		time.Sleep(between(random, 20*time.Millisecond, 500*time.Millisecond)) // the moment of the kill
-		d.kill(t)
-		d.boot(t, "--workers", strconv.Itoa(1+random.IntN(16)))
+		end(d, random)
+		d.boot(t, "--workers", strconv.Itoa(1+random.IntN(16)), "--shutdown-timeout", fmt.Sprint(between(random, 0, 30*time.Millisecond)))
 	}
 	close(l.stop)
 	l.clients.Wait()
@@ -45,10 +68,10 @@ func TestKillUnderLoad(t *testing.T) {
 		t.FailNow()
 	}
 	held := l.decide(t)
-	t.Logf("%d kills: %d intents, %d requests, %d of them without an answer, %d calls held",
+	t.Logf("%d ends: %d intents, %d requests, %d of them without an answer, %d calls held",
 		kills, len(l.intents), l.requests.Load(), l.lost.Load(), held)
 	if l.lost.Load() == 0 {
-		t.Error("no kill cost anybody an answer; this test tests nothing")
+		t.Error("no end cost anybody an answer; this test tests nothing")
 	}
 
 	var effects []string
@@ -153,6 +176,12 @@ func (l *load) drive(in *intent, random *rand.Rand) error {
 			// Nobody knows what came of it. A later answer will tell.
 			if err := l.d.awaitNext(ctx, life); err != nil {
 				return fmt.Errorf("no answer from a process that lives: %w", r.lost)
+			}
+			continue
+		}
+		if r.refusal != nil && r.refusal.Code == idem.CodeUnavailable { // it is stopping
+			if err := l.d.awaitNext(ctx, life); err != nil {
+				return fmt.Errorf("refused by a process that goes on: %v", r)
 			}
 			continue
 		}

@@ -96,6 +96,42 @@ func TestPoisonThatMayNotRunAgain(t *testing.T) {
 	reconcile(t, d)
 }
 
+// TestSuspectRunsAlone follows a call that two deaths of the process were part
+// of, by chance. Before the third life knows better, it runs with nothing beside
+// it, new or old; then everything goes on (R12).
+func TestSuspectRunsAlone(t *testing.T) {
+	t.Parallel()
+	d := startChaos(t, "--max-crashes", "3")
+	const args = `{"do":"deaf","seconds":1}`
+	suspect := d.post("suspect", "ext_rerun", args).want(t, http.StatusAccepted)
+	for lives := 1; lives <= 2; lives++ {
+		eventually(t, "it went out", func() bool { return d.dispatched(t, suspect.EffectID) == lives })
+		if lives == 2 {
+			d.post("old", "sleep", `{"seconds":0.2}`).want(t, http.StatusAccepted)
+		}
+		d.restart(t)
+	}
+	intents := []string{"suspect", "new-0", "new-1", "new-2"}
+	eventually(t, "it went out", func() bool { return d.dispatched(t, suspect.EffectID) == 3 })
+	for _, key := range intents[1:] {
+		if c := d.post(key, "charge", `{"amount":1}`, wait(20)).wantEnd(t, idem.StatusSucceeded); c.Attempt != 1 {
+			t.Errorf("want attempt 1, got %v", c)
+		}
+	}
+	calls := reconcile(t, d, intents...)
+	s := calls["suspect"]
+	alone, _ := last(d.audit(t, s.CallID), idem.EventSucceeded)
+	if s.Status != idem.StatusSucceeded || s.Attempt != 3 || s.Crashes != 2 {
+		t.Errorf("want it to succeed after two crashes, got %v, %d crashes", &s, s.Crashes)
+	}
+	for _, key := range append(intents[1:], "old") {
+		c := calls[key]
+		if claimed, _ := last(d.audit(t, c.CallID), idem.EventClaimed); claimed.At.Before(alone.At) {
+			t.Errorf("%v was claimed %v before the suspect had ended", &c, alone.At.Sub(claimed.At))
+		}
+	}
+}
+
 // TestPanicAtEveryPoint has a tool panic at every point. The call ends as a panic
 // of its tool does, or is not touched where it had ended before, and nobody
 // else notices (R13, R14).

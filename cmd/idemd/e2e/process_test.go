@@ -178,6 +178,22 @@ func TestStopDrains(t *testing.T) {
 	reconcile(t, d)
 }
 
+// TestStopWaitsForNobodyIdle: a connection over which nothing was ever asked, or
+// nothing is being asked now, holds no stop up.
+func TestStopWaitsForNobodyIdle(t *testing.T) {
+	t.Parallel()
+	d := start(t)
+	d.dial(t)
+	d.post("order-1", "charge", `{"amount":1}`, wait(20)).wantEnd(t, idem.StatusSucceeded) // keeps its connection
+	began := time.Now()
+	if code := d.stop(t); code != 0 {
+		t.Errorf("exit code %d", code)
+	}
+	if took := time.Since(began); took > generous(2*time.Second) {
+		t.Errorf("with nothing to wait for the stop took %v:\n%s", took, d.now().tail(3))
+	}
+}
+
 // TestStopGivesBack: what does not end in time is given back, which is no crash,
 // and runs in the next life; what may not run again is held (R12, R13).
 func TestStopGivesBack(t *testing.T) {
@@ -288,6 +304,24 @@ func TestKilledWhileItStarts(t *testing.T) {
 	d.boot(t)
 	d.find("running", wait(20)).wantEnd(t, idem.StatusSucceeded)
 	reconcile(t, d, intents...)
+}
+
+// TestKilledWhileItBegins kills the process at random moments of its first start,
+// while it makes its directory. The next start makes the best of what there is.
+func TestKilledWhileItBegins(t *testing.T) {
+	t.Parallel()
+	random := chance(t)
+	for range size(12, 100) {
+		d := prepare(t, filepath.Join(t.TempDir(), "data"))
+		d.spawn(t)
+		time.Sleep(between(random, 0, 100*time.Millisecond)) // the moment of the kill
+		d.kill(t)
+		d.boot(t)
+		d.post("order-1", "charge", `{"amount":1}`, wait(20)).wantEnd(t, idem.StatusSucceeded)
+		d.restart(t)
+		reconcile(t, d, "order-1")
+		d.kill(t)
+	}
 }
 
 // TestStartReadsLittle: what a start costs does not follow what is stored, where

@@ -51,6 +51,57 @@ func TestQueueIsFull(t *testing.T) {
 	reconcile(t, d, "ended", "queued", "refused")
 }
 
+// TestTooManyRequests has more requests wait than the process serves at once.
+// What is refused is not stored; above half of it nobody waits.
+func TestTooManyRequests(t *testing.T) {
+	t.Parallel()
+	const most = 8
+	d := start(t, "--max-in-flight", fmt.Sprint(most))
+	served, hasty, refused := 0, 0, 0
+	var left []string
+	replies := make(map[string]reply)
+	var mu sync.Mutex
+	for range 5 { // how many get in at once is up to the machine
+		together(4*most, func(int) reply {
+			mu.Lock()
+			key := fmt.Sprint("k-", len(replies))
+			replies[key] = reply{}
+			mu.Unlock()
+			r := d.post(key, "sleep", `{"seconds":0.3}`, wait(20))
+			mu.Lock()
+			defer mu.Unlock()
+			replies[key] = r
+			return r
+		})
+	}
+	d.posts.CloseIdleConnections() // open connections are bounded, too, and the idle ones count
+	for key, r := range replies {
+		switch {
+		case r.status == http.StatusOK && r.header.Get("Preference-Applied") != "":
+			served++
+		case r.status == http.StatusAccepted && r.header.Get("Preference-Applied") == "":
+			hasty++
+		default:
+			if f := r.wantRefusal(t, http.StatusServiceUnavailable, idem.CodeUnavailable); f.Effect != idem.DoubtNone || r.header.Get("Retry-After") == "" {
+				t.Errorf("the refusal is %v", r)
+			}
+			refused++
+			left = append(left, key)
+		}
+	}
+	t.Logf("%d waited, %d got their receipt at once, %d were refused", served, hasty, refused)
+	if served == 0 || hasty == 0 {
+		t.Error("this test tests nothing")
+	}
+	for _, key := range left {
+		d.find(key).wantRefusal(t, http.StatusNotFound, idem.CodeNotFound)
+	}
+	calls := reconcile(t, d)
+	if len(calls) != served+hasty {
+		t.Errorf("%d calls of %d accepted requests", len(calls), served+hasty)
+	}
+}
+
 // TestQueueSurvivesInOrder has one worker work through a long queue, with a kill
 // in the middle. Each call runs once, the oldest first (R8, R11).
 func TestQueueSurvivesInOrder(t *testing.T) {
