@@ -144,7 +144,7 @@ func (c *canonizer) document(dst, doc []byte) ([]byte, error) {
 	}
 	// A decoder is content with a stream of documents; we are not.
 	end := int(c.dec.InputOffset())
-	if _, err := c.dec.ReadToken(); err != io.EOF {
+	if _, err := c.dec.ReadToken(); !errors.Is(err, io.EOF) {
 		return nil, refuseDoc(wordTrailing, c.skip(end, blanks))
 	}
 	return dst, nil
@@ -536,7 +536,7 @@ func (c *canonizer) malformed(err error) error {
 		return refuseDoc(wordUTF8, i)
 	}
 	switch {
-	case err == io.EOF:
+	case errors.Is(err, io.EOF):
 		return refuseDoc(wordEmpty, 0)
 	case errors.Is(err, io.ErrUnexpectedEOF):
 		return refuseDoc(wordCut, len(c.doc))

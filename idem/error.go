@@ -32,6 +32,7 @@ const (
 // the one thing a caller has to know before it decides to try again.
 type Doubt string
 
+// The degrees of doubt.
 const (
 	DoubtNone      Doubt = "none"      // it did not happen because of this request
 	DoubtUnknown   Doubt = "unknown"   // it may have happened

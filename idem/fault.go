@@ -27,6 +27,7 @@ var Points = [...]Point{PointAfterCreate, PointAfterClaim, PointAfterDispatch, P
 // Action is what a fault does.
 type Action string
 
+// The actions.
 const (
 	ActionExit  Action = "exit"  // the process ends at once, as by kill -9
 	ActionPanic Action = "panic" // as if the tool had panicked

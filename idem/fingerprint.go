@@ -35,8 +35,8 @@ const fingerprintTag = "idemd-fp-1"
 // first. The lengths keep a tool's name from running into the arguments.
 func FingerprintOf(tool string, args []byte) (Fingerprint, error) {
 	c := getCanonizer()
-	b := append(c.out[:0], fingerprintTag...)
-	b = appendPart(b, tool)
+	c.out = append(c.out[:0], fingerprintTag...)
+	b := appendPart(c.out, tool)
 	b = binary.BigEndian.AppendUint64(b, 0) // the length, when it is known
 	start := len(b)
 	b, err := c.document(b, args)

@@ -173,8 +173,8 @@ func KeyFor(scope, tool string, intent []byte, opts ...KeyOption) (string, error
 		}
 		return strings.Trim(s, " \t\r\n")
 	}
-	b := append(c.out[:0], keyTag...)
-	b = appendPart(b, scope)
+	c.out = append(c.out[:0], keyTag...)
+	b := appendPart(c.out, scope)
 	b = appendPart(b, tool)
 	b = binary.BigEndian.AppendUint64(b, 0) // the length, when it is known
 	start := len(b)

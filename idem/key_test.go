@@ -94,7 +94,8 @@ func TestParseKeyNamespace(t *testing.T) {
 // what the sentinel, or another request, says.
 func TestParseKeyErrorsAreFresh(t *testing.T) {
 	_, err := ParseKey("", "")
-	if !errors.Is(err, ErrMissingKey) || err == error(ErrMissingKey) {
+	var fresh *Error
+	if !errors.As(err, &fresh) || fresh.Code != CodeMissingKey || fresh == ErrMissingKey {
 		t.Errorf("got %v", err)
 	}
 }

@@ -39,8 +39,8 @@ func Reconcile(ledger, intents []string) Report {
 		unexpected[id] = true
 	}
 	for id, n := range effects {
-		switch {
-		case n == 0:
+		switch n {
+		case 0:
 			r.Lost++
 			r.LostIDs = append(r.LostIDs, id)
 		default:

@@ -56,12 +56,12 @@ type Store interface {
 	List(ctx context.Context, ns Namespace, q Query) ([]Call, CallID, error)
 
 	// Events returns the audit trail of a call from an event's number on, at
-	// most limit. Errors: ErrNotFound where there is no such call.
+	// most limit, which is at least 1. Errors: ErrNotFound where there is no such call.
 	Events(ctx context.Context, ns Namespace, id CallID, from, limit int) ([]Event, error)
 
 	// Effects returns rows of the ledger in the order of call ids, those after
-	// a given one (zero: from the start), at most limit. It pages over what is
-	// there; it does not tail.
+	// a given one (zero: from the start), at most limit, which is at least 1. It
+	// pages over what is there; it does not tail.
 	Effects(ctx context.Context, ns Namespace, after CallID, limit int) ([]Effect, error)
 
 	// Totals returns the durable counts, over all namespaces.

@@ -9,6 +9,7 @@ import (
 // Effects says where a tool has its side effect.
 type Effects string
 
+// The places of an effect.
 const (
 	EffectsNone     Effects = "none"     // nothing to protect: no effect row
 	EffectsLocal    Effects = "local"    // the effect row is the effect: a pure function of args and effect id
@@ -18,6 +19,7 @@ const (
 // Rerun says what a tool allows after an answer was lost (R13).
 type Rerun string
 
+// The promises, from the most to the least that is allowed.
 const (
 	RerunYes    Rerun = "rerun"  // no effect of its own, or downstream honours the effect id
 	RerunVerify Rerun = "verify" // ask downstream first

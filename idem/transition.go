@@ -35,6 +35,7 @@ type Change struct {
 // Verdict names what a change decided.
 type Verdict uint8
 
+// The verdicts, and the transitions that give them.
 const (
 	VerdictNone     Verdict = iota
 	VerdictCreated          // Submit: a new call
@@ -174,7 +175,8 @@ type Terms struct {
 	Now    time.Time     // wall clock: for people, and the start of a window
 	Window time.Duration // how long the key is remembered after an end (R16)
 
-	// Deliveries came for the key since the record was last written.
+	// Deliveries came for the key since the record last took any along. A claim
+	// that leaves the call running takes none.
 	Deliveries int64
 }
 
@@ -283,7 +285,6 @@ func (t ClaimTerms) run(ch Change, c *Call) (Change, error) {
 	c.Status, c.Attempt, c.Owner = StatusRunning, c.Attempt+1, t.Owner
 	c.Effects, c.Rerun = t.Tool.Effects, t.Tool.Rerun
 	c.UpdatedAt, c.ClaimedAt, c.LeaseUntil = t.Now, t.Now, t.Now.Add(t.Lease)
-	c.Failure = nil
 	ch.After, ch.Lease = c, t.Lease
 	ch.Events = append(ch.Events, event(c, t.Now, EventClaimed, Detail{}))
 	return ch, nil
@@ -498,7 +499,7 @@ func Chain(first Transition, rest ...Transition) Transition {
 		ch, err := first(cur)
 		last := ch.Verdict
 		for _, next := range rest {
-			if err != nil || !ch.Write || (last != VerdictCreated && last != VerdictRequeued && last != VerdictClaimed) {
+			if err != nil || (last != VerdictCreated && last != VerdictRequeued && last != VerdictClaimed) {
 				break
 			}
 			var more Change

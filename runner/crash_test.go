@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -104,13 +105,13 @@ func TestPoisonIsStopped(t *testing.T) {
 	for _, name := range []string{"none", "rerun", "hold"} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T, w *world) {
-				var died bool
+				var died atomic.Bool
 				poison := w.actor(name)
 				poison.does(func(ctx context.Context, inv idem.Invocation) (idem.Result, error) {
 					if string(inv.Args) != `{"poison":true}` {
 						return takes(time.Second)(ctx, inv)
 					}
-					died = true
+					died.Store(true)
 					return hang(ctx, inv)
 				})
 				neighbour := poison
@@ -125,11 +126,10 @@ func TestPoisonIsStopped(t *testing.T) {
 				deaths := 0
 				for range 40 {
 					synctest.Wait()
-					if !died {
+					if !died.Swap(false) {
 						time.Sleep(time.Second)
 						continue
 					}
-					died = false
 					deaths++
 					// A submission that arrives in the new life runs in it,
 					// but not beside a suspect.

@@ -25,50 +25,45 @@ func (a *attempt) hand() hand { return hand{a.call.ID, a.call.Attempt} }
 // runs it.
 func (r *Runner) fromQueue(d idem.Due, worker int) {
 	a := &attempt{r: r, tool: r.tools[d.Tool], worker: worker, f: r.flights.enter(d.Key)}
+	defer r.flights.leave(a.f)
 	a.rider = r.flights.alight(a.f)
 	terms := r.claimTerms(d.Tool, worker)
 	terms.From, terms.Recovered = d.Lease(), d.Recovered
-	var running bool
-	var err error
+	claim := a.claim
 	if a.tool != nil && a.tool.Effects == idem.EffectsLocal {
-		running, err = a.claimAndSettle(d, terms)
-	} else {
-		running, err = a.claim(d, terms)
+		claim = a.claimAndSettle
 	}
-	if err != nil {
-		r.log.Error("a due call could not be claimed", "call_id", d.ID.String(), "tool", d.Tool, "err", err)
-	}
-	if running {
+	ch, err := claim(d, terms)
+	if err == nil && ch.Verdict == idem.VerdictClaimed && ch.After.Status == idem.StatusRunning {
+		a.call = ch.After
 		a.run()
 		return
 	}
 	r.drop(a.work)
-	r.flights.leave(a.f)
 	r.room.end(handOf(d), worker)
+	if err != nil {
+		r.log.Error("a due call could not be claimed", "call_id", d.ID.String(), "tool", d.Tool, "err", err)
+		return
+	}
+	r.committed(a.f, ch)
 }
 
-// claim claims a due call and reports whether it is running now.
-func (a *attempt) claim(d idem.Due, terms idem.ClaimTerms) (running bool, err error) {
-	ch, err := a.r.update(a.f, func(deliveries int64) idem.Transition {
+// claim claims a due call.
+func (a *attempt) claim(d idem.Due, terms idem.ClaimTerms) (idem.Change, error) {
+	return a.r.update(a.f, func(deliveries int64) idem.Transition {
 		terms.Deliveries = deliveries
 		return asFound(d, idem.Claim(terms))
 	})
-	if err != nil {
-		return false, err
-	}
-	a.r.committed(a.f, ch)
-	a.call = ch.After
-	return ch.Verdict == idem.VerdictClaimed, nil
 }
 
 // claimAndSettle runs a local tool and claims and settles its call in one
 // commit. It is as safe as that of a new call, and for the same reason. A tool
 // that takes its time is claimed first; the call is running then.
-func (a *attempt) claimAndSettle(d idem.Due, terms idem.ClaimTerms) (running bool, err error) {
+func (a *attempt) claimAndSettle(d idem.Due, terms idem.ClaimTerms) (idem.Change, error) {
 	r := a.r
 	call, err := r.load(d.Key)
 	if err != nil {
-		return false, err
+		return idem.Change{}, err
 	}
 	lease := idem.Lease{CallID: d.ID, Owner: terms.Owner, Attempt: d.Attempt + 1}
 	w := r.start(a.tool, invocation(d.ID, lease.Attempt, call.Args))
@@ -87,12 +82,10 @@ func (a *attempt) claimAndSettle(d idem.Due, terms idem.ClaimTerms) (running boo
 		settle := out.settle(a.tool, idem.Settlement{Terms: terms.Terms, Lease: lease})
 		return asFound(d, idem.Chain(idem.Claim(terms), settle))
 	})
-	if err != nil {
-		return false, err
+	if err == nil {
+		r.pass(a.rider, idem.PointAfterCommit, d.ID)
 	}
-	r.pass(a.rider, idem.PointAfterCommit, d.ID)
-	r.committed(a.f, ch)
-	return false, nil
+	return ch, err
 }
 
 // asFound applies a transition only to the call that was found due, at the
@@ -122,12 +115,16 @@ func (r *Runner) load(key idem.Key) (idem.Call, error) {
 
 // run runs the tool of a call that is claimed, and settles it. It returns when
 // the call has been settled or given back; the tool itself may still run.
+//
+// The worker is free before anybody is told of the end, so that who asks for the
+// next thing at once finds it.
 func (a *attempt) run() {
 	r, call := a.r, a.call
 	if r.pass(a.rider, idem.PointAfterClaim, call.ID) || a.rider.panicsEarly() {
 		r.drop(a.work)
-		a.settle(asPanic)
-		a.end()
+		ch := a.settle(asPanic)
+		r.room.end(a.hand(), a.worker)
+		r.committed(a.f, ch)
 		return
 	}
 	w := a.work
@@ -140,13 +137,9 @@ func (a *attempt) run() {
 		return
 	}
 	w.cancel()
-	a.settle(out)
-	a.end()
-}
-
-func (a *attempt) end() {
-	a.r.flights.leave(a.f)
-	a.r.room.end(a.hand(), a.worker)
+	ch := a.settle(out)
+	r.room.end(a.hand(), a.worker)
+	r.committed(a.f, ch)
 }
 
 // haltGrace is how long a tool may take to return when what still runs at a
@@ -210,18 +203,16 @@ func (a *attempt) abandon(out outcome, w *work) {
 	r.log.Warn("tool does not stop; its attempt is abandoned", "call_id", a.call.ID.String(),
 		"tool", a.call.Tool, "attempt", a.call.Attempt)
 	r.counts.count(a.call.Tool, func(c *idem.Counts) { c.Abandoned++ })
-	a.settle(out)
-	a.rider = nil // it had its way
-	worker := 0
-	if kept := r.room.abandon(a.hand(), a.worker); kept {
-		worker = a.worker
-	}
+	ch := a.settle(out)
+	worker := r.room.abandon(a.hand(), a.worker)
+	r.committed(a.f, ch)
+	late := &attempt{r: r, tool: a.tool, call: a.call, f: r.flights.enter(a.f.key)} // the fault had its way
 	go func() {
 		defer w.cancel()
-		defer r.flights.leave(a.f)
-		late := <-w.done
+		defer r.flights.leave(late.f)
+		out := <-w.done
 		if r.room.enter() {
-			a.settle(late)
+			late.settle(out)
 			r.room.leave()
 		}
 		r.room.returned(a.call.ID, worker)
@@ -229,7 +220,7 @@ func (a *attempt) abandon(out outcome, w *work) {
 }
 
 // settle writes what came of the attempt, under its lease.
-func (a *attempt) settle(out outcome) {
+func (a *attempt) settle(out outcome) idem.Change {
 	r := a.r
 	for _, p := range [...]idem.Point{idem.PointAfterDispatch, idem.PointBeforeCommit} {
 		if r.pass(a.rider, p, a.call.ID) {
@@ -247,7 +238,7 @@ func (a *attempt) settle(out outcome) {
 	if err != nil {
 		r.log.Error("an attempt could not be settled", "call_id", a.call.ID.String(), "tool", a.call.Tool,
 			"attempt", a.call.Attempt, "err", err)
-		return
+		return idem.Change{}
 	}
 	r.pass(a.rider, idem.PointAfterCommit, a.call.ID)
 	if ch.Verdict == idem.VerdictStale {
@@ -257,5 +248,5 @@ func (a *attempt) settle(out outcome) {
 			r.flights.publish(*ch.After) // another process ended it; who waits here may know
 		}
 	}
-	r.committed(a.f, ch)
+	return ch
 }

@@ -69,8 +69,13 @@ func (r *Runner) Effects(ctx context.Context, ns idem.Namespace, after idem.Call
 	return r.store.Effects(ctx, ns, after, limit)
 }
 
-// Resolve decides a held call. Errors: ErrNotFound, ErrNotHeld, ErrBadRequest.
+// Resolve decides a held call. Errors: ErrNotFound, ErrNotHeld, ErrBadRequest;
+// ErrUnavailable once the runner has stopped.
 func (r *Runner) Resolve(ctx context.Context, ns idem.Namespace, id idem.CallID, res idem.Resolution) (idem.Call, error) {
+	if !r.room.enter() {
+		return idem.Call{}, idem.ErrUnavailable
+	}
+	defer r.room.leave()
 	c, err := r.store.CallByID(ctx, ns, id)
 	if err != nil {
 		return idem.Call{}, err

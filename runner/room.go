@@ -11,7 +11,7 @@ import (
 //
 // A place or a worker is taken before a request is decided and given back when
 // it turns out not to be needed, so that nothing is accepted that there is no
-// room for, and a duplicate never needs any.
+// room for, and a duplicate never needs any. Until then the runner does not stop.
 type room struct {
 	mu     sync.Mutex
 	free   []int // numbers of free workers
@@ -34,9 +34,10 @@ type room struct {
 	marks uint64        // how often something may have become due
 	wake  chan struct{} // takes one signal to the dispatcher
 
-	// busy counts what will still use the store: workers that are taken, local
-	// tools that run in their request, and late results being noted. Idle is
-	// signalled when it comes to 0; once closed, nothing new begins.
+	// busy counts what may still write: workers and places that are taken, local
+	// tools that run in their request, decisions of people, and late results
+	// being noted. Idle is signalled when it comes to 0; once closed, nothing
+	// new begins.
 	busy   int
 	idle   *sync.Cond
 	closed bool
@@ -85,12 +86,13 @@ func (m *room) reserve() (g grant, places int) {
 		g.worker = m.take()
 	default:
 		m.places++
+		m.busy++
 		g.place = true
 	}
 	return g, m.places
 }
 
-// take takes a free worker. From here to release the runner does not stop.
+// take takes a free worker.
 func (m *room) take() (worker int) {
 	n := len(m.free) - 1
 	worker, m.free = m.free[n], m.free[:n]
@@ -106,6 +108,7 @@ func (m *room) release(g grant) {
 	switch {
 	case g.place:
 		m.places--
+		m.done()
 	case g.worker != 0:
 		m.put(g.worker)
 		m.done()
@@ -148,10 +151,8 @@ func (m *room) done() {
 	m.busy--
 	if m.busy == 0 {
 		m.idle.Broadcast()
-		if m.waiting {
-			m.signal() // what has to run alone may run now
-		}
 	}
+	m.wakeWaiting()
 }
 
 // wait waits until nothing is busy.
@@ -173,13 +174,8 @@ func (m *room) close() {
 	}
 }
 
-// put makes a worker free.
-func (m *room) put(worker int) {
-	m.free = append(m.free, worker)
-	if m.waiting {
-		m.signal()
-	}
-}
+// put makes a worker free. Done follows, and wakes the dispatcher.
+func (m *room) put(worker int) { m.free = append(m.free, worker) }
 
 // mark says that something may be due.
 func (m *room) mark() {
@@ -188,6 +184,14 @@ func (m *room) mark() {
 	m.waiting = true
 	m.marks++
 	m.signal()
+}
+
+// wakeWaiting wakes the dispatcher where calls wait for a worker, or for nothing
+// to be busy.
+func (m *room) wakeWaiting() {
+	if m.waiting {
+		m.signal()
+	}
 }
 
 func (m *room) signal() {
@@ -233,15 +237,16 @@ func (m *room) forget(h hand) {
 
 // abandon says that an attempt was given up while its tool still runs. Its
 // worker is free, unless too many have been given up: then it stays with the
-// tool, and abandon reports that.
-func (m *room) abandon(h hand, worker int) (kept bool) {
+// tool. Abandon returns the worker that was kept, or 0.
+func (m *room) abandon(h hand, worker int) (kept int) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.forget(h)
 	m.abandoned++
 	m.deaf[h.id]++
-	if kept = m.abandoned > m.limit; kept {
+	if m.abandoned > m.limit {
 		m.kept++
+		kept = worker
 	} else {
 		m.put(worker)
 	}
@@ -269,6 +274,7 @@ func (m *room) returned(id idem.CallID, worker int) {
 	if worker != 0 {
 		m.kept--
 		m.put(worker)
+		m.wakeWaiting()
 	}
 }
 
@@ -303,7 +309,7 @@ func (m *room) next(d idem.Due, suspect bool) (worker int, taken, more bool) {
 	if inHand {
 		return 0, false, true
 	}
-	if m.draining || m.alone || len(m.free) == 0 || suspect && m.busy > 0 {
+	if m.draining || m.alone || len(m.free) == 0 || suspect && m.busy > m.places {
 		// The calls behind a suspect wait, too: it would never get its turn
 		// while others keep the workers busy.
 		m.waiting = true

@@ -120,7 +120,10 @@ func (s *submission) ordinary() (idem.Change, error) {
 		r.room.begin(a.hand())
 		g = grant{} // the attempt gives it back
 		r.pass(s.rider, idem.PointAfterCreate, ch.After.ID)
-		go a.run()
+		go func() {
+			defer r.flights.leave(a.f)
+			a.run()
+		}()
 	case ch.After.Status.Ended():
 		s.ended(ch)
 	default:

@@ -219,6 +219,9 @@ func (w *world) finish() {
 // checkRest checks what must hold once a runner has stopped.
 func (w *world) checkRest() {
 	w.t.Helper()
+	if w.virtual {
+		synctest.Wait()
+	}
 	open := make(map[idem.Key]idem.Status)
 	for _, c := range w.list(idem.Query{Limit: 1_000_000}) {
 		if c.Status == idem.StatusRunning {
