@@ -108,7 +108,8 @@ func TestQueueSurvivesInOrder(t *testing.T) {
 	calls := size(500, 10_000)
 	d := startChaos(t, "--workers", "1", "--queue", fmt.Sprint(2*calls))
 	// Nothing begins before everything is there.
-	busy := d.post("busy", "sleep", `{"seconds":`+fmt.Sprint(min(10, 1+calls/1000))+`}`).want(t, http.StatusAccepted)
+	fill := min(10*time.Second, generous(2*time.Second+time.Duration(calls)*time.Millisecond))
+	busy := d.post("busy", "sleep", fmt.Sprintf(`{"seconds":%v}`, fill.Seconds())).want(t, http.StatusAccepted)
 	d.awaitStatus(t, busy.CallID, idem.StatusRunning)
 
 	// Each client posts one after the other, so that the order in which they were
