@@ -75,6 +75,10 @@ func (x *exchange) buffer() *bytes.Buffer {
 // writing and the log line.
 func (s *Server) handle(route string, h handler) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
+		if !s.handlers.begin() {
+			panic(http.ErrAbortHandler) // the service is gone
+		}
+		defer s.handlers.end()
 		x := &exchange{s: s, w: w, r: r, route: route}
 		defer x.finish(time.Now())
 		a, err := h(x)

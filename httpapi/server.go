@@ -81,6 +81,7 @@ type Server struct {
 	routes   http.Handler
 	http     http.Server
 	inFlight atomic.Int64
+	handlers handlers
 
 	stopping chan struct{} // closed by Shutdown and Close: long answers end
 	stopOnce sync.Once
@@ -162,10 +163,56 @@ func (s *Server) Shutdown(ctx context.Context) error {
 	return s.http.Shutdown(ctx)
 }
 
-// Close stops at once: connections are closed, answers under way are lost.
+// Close stops at once: connections are closed, answers under way are lost. When
+// it returns, no handler is running any more and the service can be closed.
 func (s *Server) Close() error {
 	s.stop()
-	return s.http.Close()
+	err := s.http.Close()
+	s.handlers.close()
+	return err
+}
+
+// handlers counts the handlers that run. net/http waits for connections, not for
+// handlers, and cutting a connection does not end the handler behind it.
+type handlers struct {
+	mu      sync.Mutex
+	running int
+	closed  bool
+	idle    chan struct{} // closed when nothing runs and nothing begins any more
+}
+
+// begin reports whether a handler may run.
+func (h *handlers) begin() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.closed {
+		return false
+	}
+	h.running++
+	return true
+}
+
+func (h *handlers) end() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.running--
+	if h.closed && h.running == 0 {
+		close(h.idle)
+	}
+}
+
+// close lets no handler begin and waits for those that run. It may be called
+// again.
+func (h *handlers) close() {
+	h.mu.Lock()
+	if !h.closed {
+		h.closed, h.idle = true, make(chan struct{})
+		if h.running == 0 {
+			close(h.idle)
+		}
+	}
+	h.mu.Unlock()
+	<-h.idle
 }
 
 func (s *Server) stop() { s.stopOnce.Do(func() { close(s.stopping) }) }

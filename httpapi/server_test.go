@@ -795,3 +795,60 @@ func TestHandlerAlone(t *testing.T) {
 		t.Errorf("got %d %s", w.Code, w.Body)
 	}
 }
+
+// TestCloseWaitsForHandlers: what is behind the service may be closed once Close
+// has returned, so no handler may be running then, nor begin later.
+func TestCloseWaitsForHandlers(t *testing.T) {
+	entered, release := make(chan struct{}), make(chan struct{})
+	svc := &fakeService{submit: func(context.Context, idem.Submission) (idem.Answer, error) {
+		close(entered)
+		<-release
+		return idem.Answer{}, idem.ErrUnavailable
+	}}
+	s := New(svc, Options{})
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	served := make(chan error, 1)
+	go func() { served <- s.Serve(l) }()
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	asked := make(chan struct{})
+	go func() {
+		defer close(asked)
+		req, err := http.NewRequest(http.MethodPost, "http://"+l.Addr().String()+"/v1/tool-calls", strings.NewReader(`{"tool":"charge","args":{}}`))
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		req.Header.Set("Idempotency-Key", "k")
+		req.Header.Set("Content-Type", "application/json")
+		if resp, err := client.Do(req); err == nil {
+			_ = resp.Body.Close()
+			t.Errorf("answered %s after the connection was closed", resp.Status)
+		}
+	}()
+	<-entered
+	closed := make(chan error, 1)
+	go func() { closed <- s.Close() }()
+	<-asked // the connection is gone; the handler is not
+	select {
+	case <-closed:
+		t.Error("Close returned while a handler was running")
+	default:
+	}
+	close(release)
+	if err := <-closed; err != nil {
+		t.Error(err)
+	}
+	if err := <-served; err != nil {
+		t.Error(err)
+	}
+	rec := httptest.NewRecorder()
+	defer func() {
+		if p := recover(); p != any(http.ErrAbortHandler) {
+			t.Errorf("a handler began after Close: %v, %d", p, rec.Code)
+		}
+	}()
+	s.Handler().ServeHTTP(rec, httptest.NewRequest(http.MethodGet, "/stats", nil))
+}

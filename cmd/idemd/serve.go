@@ -170,8 +170,9 @@ func (d *daemon) stop(ctx context.Context) error {
 	handlers.Go(func() {
 		if err := d.server.Shutdown(answers); err != nil {
 			d.log.Warn("closing connections that did not end", "err", err)
-			err = d.server.Close()
-			d.log.Debug("connections closed", "err", err)
+		}
+		if err := d.server.Close(); err != nil { // nobody uses the store after it
+			d.log.Warn("closing connections", "err", err)
 		}
 	})
 	d.runner.Stop(ctx)

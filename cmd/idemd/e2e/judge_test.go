@@ -14,6 +14,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -225,6 +226,7 @@ func reconcile(t testing.TB, d *daemon, intents ...string) map[string]call {
 		byKey[c.Key], byID[c.CallID] = c, c
 	}
 	checkEffects(t, ledger, byID)
+	checkOutside(t, d, all)
 	checkStats(t, d, ledger, all)
 	checkAudits(t, d, all)
 	return byKey
@@ -256,6 +258,55 @@ func checkEffects(t testing.TB, ledger []effect, byID map[string]call) {
 		if effects[id] != want {
 			t.Errorf("%d effects instead of %d of %v", effects[id], want, &c)
 		}
+	}
+}
+
+// checkOutside checks that nothing went out that no call knows of, no attempt
+// twice, and nothing more often than its tool or a decision allows (R10, R12,
+// R13).
+func checkOutside(t testing.TB, d *daemon, all []call) {
+	t.Helper()
+	attempts := make(map[string][]int)
+	for _, line := range d.outside(t) {
+		if slices.Contains(attempts[line.EffectID], line.Attempt) {
+			t.Errorf("attempt %d of %s went out twice", line.Attempt, line.EffectID)
+		}
+		attempts[line.EffectID] = append(attempts[line.EffectID], line.Attempt)
+	}
+	for _, c := range all {
+		went, external := attempts[c.EffectID], strings.HasPrefix(c.Tool, "ext_")
+		delete(attempts, c.EffectID)
+		for _, a := range went {
+			if a > c.Attempt {
+				t.Errorf("attempt %d went out of %v", a, &c)
+			}
+		}
+		if !external && len(went) == 0 || c.Tool == "ext_rerun" && c.Status == idem.StatusFailed {
+			continue
+		}
+		// One dispatch unless the law has it go out again.
+		again, decided := 0, false
+		for _, e := range d.audit(t, c.CallID) {
+			switch e.Name {
+			case idem.EventResolved:
+				decided = true
+				if e.Detail.Outcome == string(idem.OutcomeRetry) {
+					again++
+				}
+			case idem.EventRequeued:
+				again++
+			case idem.EventRecovered:
+				if c.Tool == "ext_rerun" {
+					again++
+				}
+			}
+		}
+		if !external || len(went) > 1+again || len(went) == 0 && c.Status == idem.StatusSucceeded && !decided {
+			t.Errorf("%v went out in the attempts %v, %d times more allowed", &c, went, again)
+		}
+	}
+	if len(attempts) != 0 {
+		t.Errorf("effects went out of which no call knows: %v", attempts)
 	}
 }
 

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/http"
-	"slices"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -98,7 +97,6 @@ func underLoad(t *testing.T, end func(d *daemon, random *rand.Rand)) {
 			t.Errorf("the answer changed: %v, was %v", r, in.end)
 		}
 	}
-	l.checkOutside(t)
 }
 
 // load is clients that post intents, one after the other, until they are told to
@@ -224,35 +222,4 @@ func (l *load) decide(t *testing.T) (held int) {
 		in.end = l.d.look(c.CallID, wait(20)).want(t, http.StatusOK)
 	}
 	return held
-}
-
-// checkOutside checks that whatever went out twice carried the same effect id,
-// and that no attempt went out twice (R10, R12).
-func (l *load) checkOutside(t *testing.T) {
-	t.Helper()
-	attempts := make(map[string][]int)
-	for _, line := range l.d.outside(t) {
-		if slices.Contains(attempts[line.EffectID], line.Attempt) {
-			t.Errorf("attempt %d of %s went out twice", line.Attempt, line.EffectID)
-		}
-		attempts[line.EffectID] = append(attempts[line.EffectID], line.Attempt)
-	}
-	for _, in := range l.intents {
-		most := 0
-		switch in.tool {
-		case "ext_rerun":
-			most = in.end.Attempt
-		case "ext_hold":
-			most = 1 // R13
-		default:
-			continue
-		}
-		if n := len(attempts[in.end.EffectID]); n < 1 || n > most {
-			t.Errorf("%s of %s went out %d times in %d attempts", in.tool, in.key, n, in.end.Attempt)
-		}
-		delete(attempts, in.end.EffectID)
-	}
-	if len(attempts) != 0 {
-		t.Errorf("%d effects went out that nobody asked for", len(attempts))
-	}
 }
