@@ -2,6 +2,7 @@ package kv
 
 import (
 	"io"
+	"os"
 	"strings"
 	"sync"
 
@@ -15,12 +16,13 @@ type fsOp struct {
 	file string
 }
 
-func (o fsOp) log() bool  { return strings.HasSuffix(o.file, ".log") }
-func (o fsOp) sync() bool { return o.name == "Sync" || o.name == "SyncData" || o.name == "SyncTo" }
+func (o fsOp) log() bool   { return strings.HasSuffix(o.file, ".log") }
+func (o fsOp) table() bool { return strings.HasSuffix(o.file, ".sst") }
+func (o fsOp) sync() bool  { return o.name == "Sync" || o.name == "SyncData" || o.name == "SyncTo" }
+func (o fsOp) read() bool  { return o.name == "Open" || o.name == "Read" || o.name == "ReadAt" }
 
-// hookFS asks before every operation that changes something: the hook may wait,
-// count, fail the operation, or take an image of the disk. It covers recycled
-// logs too.
+// hookFS asks before every operation on a file: the hook may wait, count, fail
+// the operation, or take an image of the disk. It covers recycled logs too.
 type hookFS struct {
 	vfs.FS
 
@@ -93,6 +95,21 @@ func (f *hookFS) OpenReadWrite(name string, c vfs.DiskWriteCategory, o ...vfs.Op
 	return f.wrap(name, file, err)
 }
 
+func (f *hookFS) Open(name string, o ...vfs.OpenOption) (vfs.File, error) {
+	if err := f.ask("Open", name); err != nil {
+		return nil, err
+	}
+	file, err := f.FS.Open(name, o...)
+	return f.wrap(name, file, err)
+}
+
+func (f *hookFS) MkdirAll(name string, perm os.FileMode) error {
+	if err := f.ask("MkdirAll", name); err != nil {
+		return err
+	}
+	return f.FS.MkdirAll(name, perm)
+}
+
 func (f *hookFS) OpenDir(name string) (vfs.File, error) {
 	file, err := f.FS.OpenDir(name)
 	return f.wrap(name, file, err)
@@ -108,6 +125,9 @@ func (f *hookFS) Link(from, to string) error {
 }
 
 func (f *hookFS) Lock(name string) (io.Closer, error) {
+	if err := f.ask("Lock", name); err != nil {
+		return nil, err
+	}
 	f.cloning.RLock()
 	defer f.cloning.RUnlock()
 	return f.FS.Lock(name)
@@ -138,6 +158,20 @@ func (f *hookFile) Write(p []byte) (int, error) {
 		return 0, err
 	}
 	return f.File.Write(p)
+}
+
+func (f *hookFile) Read(p []byte) (int, error) {
+	if err := f.fs.ask("Read", f.name); err != nil {
+		return 0, err
+	}
+	return f.File.Read(p)
+}
+
+func (f *hookFile) ReadAt(p []byte, off int64) (int, error) {
+	if err := f.fs.ask("ReadAt", f.name); err != nil {
+		return 0, err
+	}
+	return f.File.ReadAt(p, off)
 }
 
 func (f *hookFile) Sync() error {

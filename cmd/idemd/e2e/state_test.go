@@ -91,7 +91,7 @@ func everyState(t *testing.T, end func(t *testing.T, d *daemon)) {
 	ask("retryable, before")
 	end(t, d)
 	d.boot(t)
-	d.awaitStatus(t, running.CallID, idem.StatusRunning)
+	eventually(t, "it runs again", func() bool { return d.look(running.CallID).want(t, http.StatusOK).Attempt == 2 })
 	ask("retryable, after")
 
 	d.resolve(held.CallID, `{"outcome":"succeeded","by":"e2e"}`).wantEnd(t, idem.StatusSucceeded)
