@@ -177,11 +177,11 @@ func isJSON(h http.Header) bool {
 	if len(types) != 1 {
 		return false
 	}
-	if types[0] == "application/json" {
+	if types[0] == mediaJSON {
 		return true
 	}
 	media, _, err := mime.ParseMediaType(types[0])
-	return err == nil && media == "application/json"
+	return err == nil && media == mediaJSON
 }
 
 // envelope is the body of a submission. args lies in the body.

@@ -6,7 +6,8 @@
 //
 //   - Every situation of the table below has the answer of the table.
 //   - One place writes answers (reply), and one table maps codes to statuses
-//     (statuses). Every error has one shape.
+//     (problems). Every error has one shape, to which the members of RFC 9457
+//     are added where Accept prefers application/problem+json.
 //   - A stored result or error is sent byte for byte as it was stored.
 //   - A client cannot take more than its share: bodies, header sections, requests
 //     in flight, waits, connections, and the time without progress are bounded.
@@ -94,4 +95,9 @@
 // read. In a query an empty parameter counts as absent, and an unknown one is
 // 400. Preference-Applied says that the wait was handed on, also where the answer
 // came at once. The window of a tool is a duration as Go writes it.
+//
+// Accept chooses between two forms of an error, and nothing is ever 406: plain
+// JSON goes to whoever does not prefer a problem document, by quality, then by
+// the more exact name, then by order. Its type is urn:idemd:error: and the code;
+// its instance is the path of the call, where there is one.
 package httpapi

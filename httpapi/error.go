@@ -11,26 +11,32 @@ import (
 	"github.com/idemd/idemd/idem"
 )
 
-// statuses maps every code to its status. Nothing else in this package knows
-// the status of a refusal.
-var statuses = map[idem.Code]int{
-	idem.CodeMissingKey:           http.StatusBadRequest,
-	idem.CodeBadRequest:           http.StatusBadRequest,
-	idem.CodeConflict:             http.StatusConflict,
-	idem.CodeOutcomeUnknown:       http.StatusConflict,
-	idem.CodeKeyExpired:           http.StatusGone,
-	idem.CodeInvalidArguments:     http.StatusUnprocessableEntity,
-	idem.CodeUnauthorized:         http.StatusUnauthorized,
-	idem.CodeForbidden:            http.StatusForbidden,
-	idem.CodePayloadTooLarge:      http.StatusRequestEntityTooLarge,
-	idem.CodeUnsupportedMediaType: http.StatusUnsupportedMediaType,
-	idem.CodeMethodNotAllowed:     http.StatusMethodNotAllowed,
-	idem.CodeHeadersTooLarge:      http.StatusRequestHeaderFieldsTooLarge,
-	idem.CodeNotFound:             http.StatusNotFound,
-	idem.CodeNotHeld:              http.StatusConflict,
-	idem.CodeUnavailable:          http.StatusServiceUnavailable,
-	idem.CodeInsufficientStorage:  http.StatusInsufficientStorage,
-	idem.CodeInternal:             http.StatusInternalServerError,
+// problems maps every code to its status, and to the title that a problem
+// document gives its type. Nothing else in this package knows the status of a
+// refusal.
+var problems = map[idem.Code]problem{
+	idem.CodeMissingKey:           {http.StatusBadRequest, "The idempotency key is missing"},
+	idem.CodeBadRequest:           {http.StatusBadRequest, "The request cannot be understood"},
+	idem.CodeConflict:             {http.StatusConflict, "The key is taken by another request"},
+	idem.CodeOutcomeUnknown:       {http.StatusConflict, "The outcome of the call is not known"},
+	idem.CodeKeyExpired:           {http.StatusGone, "The key is past its window"},
+	idem.CodeInvalidArguments:     {http.StatusUnprocessableEntity, "The arguments do not fit the tool"},
+	idem.CodeUnauthorized:         {http.StatusUnauthorized, "There is no valid credential"},
+	idem.CodeForbidden:            {http.StatusForbidden, "The credential does not allow this"},
+	idem.CodePayloadTooLarge:      {http.StatusRequestEntityTooLarge, "The body is too large"},
+	idem.CodeUnsupportedMediaType: {http.StatusUnsupportedMediaType, "The body has another media type"},
+	idem.CodeMethodNotAllowed:     {http.StatusMethodNotAllowed, "The route does not take this method"},
+	idem.CodeHeadersTooLarge:      {http.StatusRequestHeaderFieldsTooLarge, "The header section is too large"},
+	idem.CodeNotFound:             {http.StatusNotFound, "There is no such call or route"},
+	idem.CodeNotHeld:              {http.StatusConflict, "The call is not held"},
+	idem.CodeUnavailable:          {http.StatusServiceUnavailable, "Not available now"},
+	idem.CodeInsufficientStorage:  {http.StatusInsufficientStorage, "The disk's reserve is reached"},
+	idem.CodeInternal:             {http.StatusInternalServerError, "Internal error"},
+}
+
+type problem struct {
+	status int
+	title  string // the same at every occurrence
 }
 
 // refusal is the answer that an error becomes. What is no *idem.Error is a bug:
@@ -41,22 +47,66 @@ func (x *exchange) refusal(err error) answer {
 		x.s.log.Error("unexpected error", "route", x.route, "err", err)
 		e = idem.ErrInternal
 	}
-	status, known := statuses[e.Code]
+	p, known := problems[e.Code]
 	if !known {
 		x.s.log.Error("error with an unknown code", "route", x.route, "code", string(e.Code))
-		e, status = idem.ErrInternal, http.StatusInternalServerError
+		e = idem.ErrInternal
+		p = problems[e.Code]
 	}
 	if !e.CallID.IsZero() {
 		x.callID = e.CallID
 		x.w.Header()["Idemd-Call-Id"] = []string{e.CallID.String()}
 	}
-	return answer{status: status, body: (*errorBody)(e)}
+	if prefers(x.r.Header, mediaProblem) {
+		return answer{status: p.status, media: mediaProblem, body: &problemBody{problem: p, err: e}}
+	}
+	return answer{status: p.status, body: (*errorBody)(e)}
+}
+
+const (
+	mediaProblem = "application/problem+json"
+
+	// problemType and a code make the type of a problem. It is a name, not a
+	// place: there is nothing to fetch.
+	problemType = "urn:idemd:error:"
+)
+
+// problemBody is an error as RFC 9457 wants it. What every other client reads is
+// in it unchanged.
+type problemBody struct {
+	problem
+	err *idem.Error
+}
+
+func (p *problemBody) appendTo(b []byte) []byte {
+	b = append(b, `{"type":`...)
+	b = appendString(b, problemType+string(p.err.Code))
+	b = append(b, `,"title":`...)
+	b = appendString(b, p.title)
+	b = append(b, `,"status":`...)
+	b = appendInt(b, int64(p.status))
+	b = append(b, `,"detail":`...)
+	b = appendString(b, p.err.Message)
+	if !p.err.CallID.IsZero() {
+		b = append(b, `,"instance":"`...)
+		b = appendPath(b, p.err.CallID)
+		b = append(b, '"')
+	}
+	b = append(b, ',')
+	b = (*errorBody)(p.err).appendMember(b)
+	return append(b, '}')
 }
 
 type errorBody idem.Error
 
 func (e *errorBody) appendTo(b []byte) []byte {
-	b = append(b, `{"error":{"code":`...)
+	b = append(b, '{')
+	b = e.appendMember(b)
+	return append(b, '}')
+}
+
+func (e *errorBody) appendMember(b []byte) []byte {
+	b = append(b, `"error":{"code":`...)
 	b = appendString(b, string(e.Code))
 	b = append(b, `,"message":`...)
 	b = appendString(b, e.Message)
@@ -70,7 +120,7 @@ func (e *errorBody) appendTo(b []byte) []byte {
 	}
 	b = append(b, `,"effect":`...)
 	b = appendString(b, string(e.doubt()))
-	return append(b, "}}"...)
+	return append(b, '}')
 }
 
 // doubt fails closed: a bug may have struck after the effect.

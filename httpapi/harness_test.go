@@ -132,6 +132,7 @@ func ended(c idem.Call, result string) idem.Call {
 // exchange against the description.
 type harness struct {
 	t      testing.TB
+	accept string // Accept of every request that has none of its own
 	server *Server
 	addr   string
 	client *http.Client
@@ -216,6 +217,9 @@ func (h *harness) do(w wants, method, path, body string, hs headers) *reply {
 			req.Header.Add(name, v)
 		}
 	}
+	if h.accept != "" && req.Header.Get("Accept") == "" {
+		req.Header.Set("Accept", h.accept)
+	}
 	resp, err := h.client.Do(req)
 	if err != nil {
 		h.t.Error(err)
@@ -227,7 +231,47 @@ func (h *harness) do(w wants, method, path, body string, hs headers) *reply {
 		h.t.Error(err)
 	}
 	h.spec.check(h.t, w, req, []byte(body), resp, raw)
+	checkForm(h.t, req, resp, raw)
 	return &reply{t: h.t, status: resp.StatusCode, header: resp.Header, raw: string(raw)}
+}
+
+// checkForm checks that an error has the form that was asked for, and that its
+// members say the same thing.
+func checkForm(t testing.TB, req *http.Request, resp *http.Response, raw []byte) {
+	t.Helper()
+	if resp.StatusCode < http.StatusBadRequest || req.Method == http.MethodHead {
+		return
+	}
+	want := mediaJSON
+	if prefers(req.Header, mediaProblem) {
+		want = mediaProblem
+	}
+	if got := resp.Header.Get("Content-Type"); got != want {
+		t.Errorf("%s %s: an error of type %q, want %q", req.Method, req.URL, got, want)
+	}
+	var doc struct {
+		Type, Title, Detail, Instance string
+		Status                        int
+		Error                         struct {
+			Code    idem.Code
+			Message string
+			CallID  string `json:"call_id"`
+		}
+	}
+	if err := json.Unmarshal(raw, &doc); err != nil {
+		t.Errorf("%v in %s", err, raw)
+	}
+	if want == mediaJSON {
+		return
+	}
+	instance := ""
+	if doc.Error.CallID != "" {
+		instance = "/v1/tool-calls/" + doc.Error.CallID
+	}
+	if doc.Type != "urn:idemd:error:"+string(doc.Error.Code) || doc.Title != problems[doc.Error.Code].title ||
+		doc.Status != resp.StatusCode || doc.Detail != doc.Error.Message || doc.Instance != instance {
+		t.Errorf("%s %s: the members do not belong together: %s", req.Method, req.URL, raw)
+	}
 }
 
 func (h *harness) get(path string) *reply { h.t.Helper(); return h.do(fits, "GET", path, "", nil) }

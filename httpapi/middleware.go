@@ -211,7 +211,7 @@ var (
 	headerFalse   = []string{"false"}
 	headerTrue    = []string{"true"}
 	headerClose   = []string{"close"}
-	headerJSON    = []string{"application/json"}
+	headerJSON    = []string{mediaJSON}
 	headerNoStore = []string{"no-store"}
 	headerNoSniff = []string{"nosniff"}
 	headerSoon    = []string{"1"}

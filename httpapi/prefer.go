@@ -1,6 +1,7 @@
 package httpapi
 
 import (
+	"cmp"
 	"net/http"
 	"strconv"
 	"strings"
@@ -82,24 +83,73 @@ func deltaSeconds(s string) (int64, bool) {
 	return n, true
 }
 
-// accepts reports whether the client would rather have a media type than plain
-// JSON: it is named, not refused, and not behind JSON.
+// accepts reports whether the client asks for a media type instead of plain
+// JSON: it is named, not refused, and not behind JSON where that is named too.
 func accepts(h http.Header, media string) bool {
-	wanted, plain := -1.0, -1.0
+	m, plain := matchOf(h, media), matchOf(h, mediaJSON)
+	return m.named == namedExactly && m.quality > 0 && (plain.named != namedExactly || m.quality >= plain.quality)
+}
+
+// prefers reports whether the client would rather have a media type than plain
+// JSON: by quality; where that is equal, by what it names more exactly; where
+// that is equal too, by what it names first. JSON is what everybody gets who
+// does not care.
+func prefers(h http.Header, media string) bool {
+	if len(h["Accept"]) == 0 {
+		return false
+	}
+	m, plain := matchOf(h, media), matchOf(h, mediaJSON)
+	order := cmp.Or(cmp.Compare(m.quality, plain.quality), cmp.Compare(m.named, plain.named), cmp.Compare(plain.at, m.at))
+	return m.quality > 0 && order > 0
+}
+
+const mediaJSON = "application/json"
+
+// match is what an Accept header says about a media type.
+type match struct {
+	quality float64 // 0: not acceptable
+	named   int     // how exactly the type is named: only the most exact range counts
+	at      int     // where, counted from the left
+}
+
+const (
+	namedNot     = iota
+	namedAny     // */*
+	namedGroup   // application/*
+	namedExactly // parameters other than q make no difference here
+)
+
+// matchOf finds what the header says about a media type (RFC 9110, 12.5.1).
+func matchOf(h http.Header, media string) match {
+	var best match
+	at := 0
 	for _, line := range h["Accept"] {
 		for line != "" {
 			var item string
 			item, line = cutUnquoted(line, ',')
+			at++
 			name, params := cutUnquoted(item, ';')
-			switch strings.ToLower(strings.Trim(name, " \t")) {
-			case media:
-				wanted = max(wanted, quality(params))
-			case "application/json":
-				plain = max(plain, quality(params))
+			m := match{quality(params), nameOf(strings.ToLower(strings.Trim(name, " \t")), media), at}
+			if m.named > best.named || m.named == best.named && m.named != namedNot && m.quality > best.quality {
+				best = m
 			}
 		}
 	}
-	return wanted > 0 && wanted >= plain
+	return best
+}
+
+func nameOf(mediaRange, media string) int {
+	group, _, _ := strings.Cut(media, "/")
+	switch mediaRange {
+	case media:
+		return namedExactly
+	case group + "/*":
+		return namedGroup
+	case "*/*":
+		return namedAny
+	default:
+		return namedNot
+	}
 }
 
 func quality(params string) float64 {

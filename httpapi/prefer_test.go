@@ -82,3 +82,51 @@ func TestAccepts(t *testing.T) {
 		}
 	}
 }
+
+func TestPrefers(t *testing.T) {
+	for accept, want := range map[string]bool{
+		"*/*":                                                   false,
+		"application/*":                                         false,
+		"application/json":                                      false,
+		"text/html":                                             false,
+		"text/html, */*;q=0.8":                                  false,
+		"application/json, text/plain, */*":                     false,
+		"application/problem+json":                              true,
+		"Application/Problem+JSON; charset=utf-8":               true,
+		"application/problem+json;q=0":                          false,
+		"application/problem+json;q=0, */*":                     false,
+		"application/problem+json;q=0.001":                      true,
+		"application/problem+json;q=x":                          false,
+		"application/problem+jsonp":                             false,
+		"application/problem+json, application/json":            true,
+		"application/json, application/problem+json":            false,
+		"application/json;q=0.5, application/problem+json":      true,
+		"application/problem+json;q=0.5, application/json":      false,
+		"application/problem+json;q=0.5, application/json;q=.5": true,
+		"application/problem+json, */*":                         true,
+		"*/*, application/problem+json":                         true,
+		"application/*, application/problem+json":               true,
+		"application/problem+json;q=0.1, */*;q=0.2":             false,
+		"application/problem+json, application/*;q=0.9":         true,
+		"application/json;q=0, */*":                             true,
+		"application/json;q=0.1, application/*;q=0.2":           true,
+		"application/json, application/*;q=0.2":                 false,
+		"*/*;q=0.9, application/*;q=0.1":                        false,
+		`text/plain;a=", application/problem+json"`:             false,
+		", ,application/problem+json,":                          true,
+	} {
+		if got := prefers(http.Header{"Accept": {accept}}, mediaProblem); got != want {
+			t.Errorf("%q: got %v", accept, got)
+		}
+	}
+	if prefers(http.Header{}, mediaProblem) || prefers(http.Header{"Accept": nil}, mediaProblem) {
+		t.Error("no Accept: got true")
+	}
+	// Several lines are one list.
+	if !prefers(http.Header{"Accept": {"text/plain", "application/problem+json", "application/json"}}, mediaProblem) {
+		t.Error("three lines: got false")
+	}
+	if prefers(http.Header{"Accept": {"application/json", "application/problem+json"}}, mediaProblem) {
+		t.Error("two lines: got true")
+	}
+}

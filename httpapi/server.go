@@ -83,6 +83,7 @@ type Server struct {
 	inFlight atomic.Int64
 	handlers handlers
 
+	silent   sync.Map      // net.Conn: open, and nothing was ever asked over it
 	stopping chan struct{} // closed by Shutdown and Close: long answers end
 	stopOnce sync.Once
 }
@@ -107,8 +108,19 @@ func New(svc Service, o Options) *Server {
 		WriteTimeout:                 o.ReadTimeout + o.MaxWait + o.WriteTimeout,
 		MaxHeaderBytes:               o.MaxHeaderBytes, // net/http adds 4 KiB of slack; see tooManyHeaders
 		DisableGeneralOptionsHandler: true,
+		ConnState: func(c net.Conn, st http.ConnState) {
+			if st == http.StateNew {
+				s.silent.Store(c, nil)
+			} else {
+				s.silent.Delete(c)
+			}
+		},
 		ErrorLog:                     slog.NewLogLogger(o.Logger.Handler(), slog.LevelWarn),
 	}
+	// net/http would wait for these as if they had asked something.
+	s.http.RegisterOnShutdown(func() {
+		s.silent.Range(func(c, _ any) bool { _ = c.(net.Conn).Close(); return true })
+	})
 	return s
 }
 

@@ -34,6 +34,7 @@ type spec struct {
 
 var loadSpec = sync.OnceValues(func() (*spec, error) {
 	openapi3filter.RegisterBodyDecoder(mediaStream, openapi3filter.PlainBodyDecoder)
+	openapi3filter.RegisterBodyDecoder(mediaProblem, openapi3filter.JSONBodyDecoder)
 	doc, err := openapi3.NewLoader().LoadFromData(openAPI)
 	if err != nil {
 		return nil, err
@@ -77,7 +78,14 @@ func (s *spec) check(t testing.TB, w wants, req *http.Request, reqBody []byte, r
 			t.Errorf("%s %s is not described, and answered with %d", req.Method, req.URL, resp.StatusCode)
 			return
 		}
-		s.checkSchema(t, "Error", body)
+		if head {
+			return
+		}
+		if resp.Header.Get("Content-Type") == mediaProblem {
+			s.checkSchema(t, "Problem", body)
+		} else {
+			s.checkSchema(t, "Error", body)
+		}
 		return
 	}
 	in := &openapi3filter.RequestValidationInput{
@@ -199,12 +207,25 @@ func TestDescription(t *testing.T) {
 		known := make(map[string]bool)
 		for _, code := range codesOf(t) {
 			known[code] = true
-			if _, ok := statuses[idem.Code(code)]; !ok {
-				t.Errorf("no status for %s", code)
+			if p := problems[idem.Code(code)]; p.status == 0 || p.title == "" {
+				t.Errorf("no status or no title for %s", code)
 			}
 		}
-		if !maps.Equal(described, known) || len(statuses) != len(known) {
-			t.Errorf("described %v\nknown %v\nstatuses %v", described, known, statuses)
+		if !maps.Equal(described, known) || len(problems) != len(known) {
+			t.Errorf("described %v\nknown %v\nproblems %v", described, known, problems)
+		}
+	})
+
+	t.Run("both forms of errors", func(t *testing.T) {
+		for path, item := range s.doc.Paths.Map() {
+			for method, op := range item.Operations() {
+				for status, r := range op.Responses.Map() {
+					plain, problem := r.Value.Content[mediaJSON], r.Value.Content[mediaProblem]
+					if isError := status >= "400"; (problem != nil) != isError || isError && plain == nil {
+						t.Errorf("%s %s %s: has a problem document: %v", method, path, status, problem != nil)
+					}
+				}
+			}
 		}
 	})
 
@@ -223,9 +244,9 @@ func TestDescription(t *testing.T) {
 				}
 			}
 		}
-		for code, status := range statuses {
-			if !described[status] {
-				t.Errorf("%s: %d is not described", code, status)
+		for code, p := range problems {
+			if !described[p.status] {
+				t.Errorf("%s: %d is not described", code, p.status)
 			}
 		}
 	})

@@ -2,17 +2,14 @@ package kv
 
 import (
 	"bytes"
-	"context"
 	"errors"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"sync/atomic"
 	"testing"
 
-	"github.com/cockroachdb/pebble/v2"
 	"github.com/cockroachdb/pebble/v2/vfs"
 )
 
@@ -20,6 +17,9 @@ const (
 	childInUse    = 10
 	childOpened   = 11
 	childAnswered = 12 // the one thing that must not be
+	childHealed   = 13 // the disk was mended in time
+	childRefused  = 14 // Open returned an error
+	childUnharmed = 15 // nothing failed
 )
 
 // child is what the test binary does when a test starts it once more.
@@ -38,91 +38,28 @@ func child(role string) int {
 		}
 		_ = s.Close() // the answer is that it opened
 		return childOpened
-	case "fresh", "recycled":
-		return childFails(dir, what == "recycled", op)
+	case "fault":
+		return childFails(dir, op)
+	case "open failing":
+		return childOpens(dir, op)
 	}
 	return 1
 }
 
-// childFails makes one operation on the log fail, and goes on as if nothing had
-// happened for as long as it is let.
-func childFails(dir string, recycled bool, op string) int {
-	fsys := newHookFS(vfs.Default)
-	o := testOptions(fsys, dir)
-	o.MemTable = minMemTable
-	o.Logger = nil
-	var reused atomic.Int64
-	o.tune = func(p *pebble.Options) {
-		p.EventListener.WALCreated = func(i pebble.WALCreateInfo) {
-			if i.RecycledFileNum != 0 {
-				reused.Add(1)
-			}
-		}
-	}
-	s, err := Open(o)
-	if err != nil {
-		fmt.Println(err)
-		return 1
-	}
-	n := 0
-	for ; n < 10 || recycled && reused.Load() == 0; n++ {
-		k := keyOf(fmt.Sprintf("good-%d", n))
-		if _, err := s.Update(context.Background(), k, fused(k, n)); err != nil {
-			fmt.Println(err)
-			return 1
-		}
-	}
-	fsys.set(func(o fsOp) error {
-		if o.log() && o.name == op {
-			return errors.New("injected")
-		}
-		return nil
-	})
-	k := keyOf("bad")
-	ch, err := s.Update(context.Background(), k, fused(k, n))
-	fmt.Println("answered", ch.Verdict, err)
-	return childAnswered
-}
-
-func runChild(t *testing.T, role, dir string) (code int, output string) {
+// runChild starts the test binary in a role. What it logs and what it prints
+// are apart, since both are judged.
+func runChild(t *testing.T, role, dir string) (code int, output, log string) {
 	t.Helper()
 	cmd := exec.Command(os.Args[0])
 	cmd.Env = append(os.Environ(), "KV_TEST_CHILD="+role, "KV_TEST_DIR="+dir)
-	var out bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &out, &out
+	var out, errs bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &errs
 	err := cmd.Run()
 	var exit *exec.ExitError
 	if err != nil && !errors.As(err, &exit) {
 		t.Fatal(err)
 	}
-	return cmd.ProcessState.ExitCode(), out.String()
-}
-
-// After a failed write or sync nothing is answered: the process ends.
-func TestFailedWriteEndsTheProcess(t *testing.T) {
-	for _, log := range []string{"fresh", "recycled"} {
-		for _, op := range []string{"SyncData", "Write"} {
-			t.Run(log+" log, "+op, func(t *testing.T) {
-				dir := t.TempDir()
-				code, out := runChild(t, log+"/"+op, dir)
-				if code != exitUntrusted {
-					t.Fatalf("exit code %d, want %d\n%s", code, exitUntrusted, out)
-				}
-				if n := strings.Count(out, "can no longer be trusted"); n != 1 {
-					t.Fatalf("%d lines about it, want one\n%s", n, out)
-				}
-				// The next life has everything that was answered.
-				s := openOptions(t, testOptions(nil, dir))
-				defer closeStore(t, s)
-				for n := range 10 {
-					if _, err := s.CallByKey(t.Context(), keyOf(fmt.Sprintf("good-%d", n))); err != nil {
-						t.Fatal(n, err)
-					}
-				}
-				checkDisk(t, s)
-			})
-		}
-	}
+	return cmd.ProcessState.ExitCode(), out.String(), errs.String()
 }
 
 func TestInUse(t *testing.T) {
@@ -142,15 +79,15 @@ func TestInUse(t *testing.T) {
 	refused(dir + "/")
 	refused(link)
 	// A refused alias must not have given the lock away.
-	if code, out := runChild(t, "open", dir); code != childInUse {
+	if code, out, _ := runChild(t, "open", dir); code != childInUse {
 		t.Fatalf("another process: exit code %d\n%s", code, out)
 	}
-	if code, out := runChild(t, "open", link); code != childInUse {
+	if code, out, _ := runChild(t, "open", link); code != childInUse {
 		t.Fatalf("another process, by the link: exit code %d\n%s", code, out)
 	}
 	update(t, s, keyOf("k"), submit(keyOf("k"), 1))
 	closeStore(t, s)
-	if code, out := runChild(t, "open", link); code != childOpened {
+	if code, out, _ := runChild(t, "open", link); code != childOpened {
 		t.Fatalf("after the end: exit code %d\n%s", code, out)
 	}
 

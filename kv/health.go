@@ -3,6 +3,7 @@ package kv
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"sync"
 	"sync/atomic"
@@ -25,6 +26,10 @@ const (
 	quiet = 10 * time.Second
 
 	watchEvery = time.Second
+
+	// lastWords is how long the end of the process waits for its log to be
+	// written, since whoever reads the log may be stuck too.
+	lastWords = 2 * time.Second
 )
 
 // health is what the engine says about itself. It says so while it holds its
@@ -36,13 +41,23 @@ type health struct {
 	stalled   atomic.Int64 // since when commits have been held back
 	slowSeen  atomic.Int64 // when a write or sync was last seen to be slow
 	slowSince atomic.Int64 // when that one began
-	fullSeen  atomic.Int64 // when the disk was last found full
-	fullSince atomic.Int64 // when that began
+	full      spell        // the disk is full
+	failing   spell        // there are errors in the background, whatever they are
 	noBallast atomic.Bool
 	lowSpace  atomic.Bool
 
 	errors atomic.Int64
 	last   atomic.Pointer[error]
+	failed chan struct{} // of one: there was another
+}
+
+// nextError returns what is sent to when the next error comes.
+func (h *health) nextError() <-chan struct{} {
+	select {
+	case <-h.failed:
+	default:
+	}
+	return h.failed
 }
 
 func (h *health) now() int64 { return max(1, int64(time.Since(h.start))) }
@@ -55,18 +70,34 @@ func (h *health) recent(seen int64) bool {
 func (h *health) background(err error) {
 	h.last.Store(&err)
 	h.errors.Add(1)
+	select {
+	case h.failed <- struct{}{}:
+	default:
+	}
+	h.failing.note(h)
 	if vfs.IsNoSpaceError(err) {
-		h.full()
+		h.full.note(h)
 	}
 }
 
-func (h *health) full() {
-	now := h.now()
-	if !h.recent(h.fullSeen.Load()) {
-		h.fullSince.Store(now)
-	}
-	h.fullSeen.Store(now)
+// spell is something that is believed to last for as long as it is seen again
+// and again.
+type spell struct {
+	seen  atomic.Int64 // the last time
+	since atomic.Int64 // when it began
 }
+
+func (s *spell) note(h *health) {
+	now := h.now()
+	if !s.lasts(h) {
+		s.since.Store(now)
+	}
+	s.seen.Store(now)
+}
+
+func (s *spell) lasts(h *health) bool { return h.recent(s.seen.Load()) }
+
+func (s *spell) end() { s.seen.Store(0) }
 
 func (h *health) slow(i vfs.DiskSlowInfo) {
 	now := h.now()
@@ -79,14 +110,17 @@ func (s *Store) listener() *pebble.EventListener {
 	h := &s.health
 	return &pebble.EventListener{
 		BackgroundError: h.background,
+		// Whoever reads what is damaged is told so by an error; to end the
+		// process would let one damaged call stop all others, again and again.
 		DataCorruption: func(i pebble.DataCorruptionInfo) {
-			s.die("stored data are damaged", i.Details)
+			h.background(fmt.Errorf("kv: stored data are damaged: %v", i))
 		},
 		WriteStallBegin: func(pebble.WriteStallBeginInfo) { h.stalled.CompareAndSwap(0, h.now()) },
 		WriteStallEnd:   func() { h.stalled.Store(0) },
 		FlushEnd: func(i pebble.FlushInfo) {
 			if i.Err == nil {
-				h.fullSeen.Store(0)
+				h.full.end()
+				h.failing.end()
 			}
 		},
 		PossibleAPIMisuse: func(i pebble.PossibleAPIMisuseInfo) {
@@ -117,7 +151,7 @@ func (s *Store) Ready() error {
 		return errStalled
 	case h.recent(h.slowSeen.Load()):
 		return errSlow
-	case h.noBallast.Load() || h.recent(h.fullSeen.Load()):
+	case h.noBallast.Load() || h.full.lasts(h):
 		return errFull
 	case h.lowSpace.Load():
 		return errLow
@@ -127,7 +161,7 @@ func (s *Store) Ready() error {
 
 // watch is two goroutines. One ends the process when commits have been stuck for
 // too long, and does nothing that could get stuck itself. The other asks the
-// disk how full it is.
+// disk how full it is, and writes to the log.
 type watch struct {
 	stop chan struct{}
 	done sync.WaitGroup
@@ -139,9 +173,10 @@ type watch struct {
 func (s *Store) startWatch() {
 	s.watch.stop = make(chan struct{})
 	s.every(min(watchEvery, s.opts.SlowGrace/4, s.opts.StallGrace/4), s.look)
-	if s.opts.MinFree >= 0 {
-		s.every(watchEvery, s.lookAtSpace)
-	}
+	s.every(watchEvery, func() {
+		s.complain(s.health.now())
+		s.lookAtSpace()
+	})
 }
 
 func (s *Store) every(d time.Duration, look func()) {
@@ -173,23 +208,28 @@ func (s *Store) look() {
 		s.die("writes were held back for too long", nil)
 	case h.recent(h.slowSeen.Load()) && over(h.slowSince.Load(), s.opts.SlowGrace):
 		s.die("a write or sync took too long", nil)
-	case !s.opened.Load() && h.recent(h.fullSeen.Load()) && over(h.fullSince.Load(), s.opts.StallGrace):
-		// The engine would go round in circles until there is space.
-		s.die("the disk was full for too long while the store was opened", nil)
+	case !s.opened.Load() && h.failing.lasts(h) && over(h.failing.since.Load(), s.opts.StallGrace):
+		// The engine goes round in circles until the disk is well.
+		s.die("the store cannot be opened", *h.last.Load())
 	}
-	s.complain(now)
 }
 
 // lookAtSpace says whether there is enough free space, and puts the ballast
 // back once there is plenty.
 func (s *Store) lookAtSpace() {
 	usage, err := s.opts.FS.GetDiskUsage(s.dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		// Logs that are open can be written and synced for as long as one
+		// likes, but nobody will ever read them.
+		s.die("the data directory is gone", err)
+	}
 	if err != nil {
 		return
 	}
 	h := &s.health
-	h.lowSpace.Store(usage.AvailBytes < uint64(s.opts.MinFree))
-	plenty := uint64(s.opts.MinFree) + 2*uint64(max(s.opts.Ballast, 0))
+	margin := uint64(max(s.opts.MinFree, 0))
+	h.lowSpace.Store(usage.AvailBytes < margin)
+	plenty := margin + 2*uint64(max(s.opts.Ballast, 0))
 	if h.noBallast.Load() && usage.AvailBytes > plenty && makeBallast(s.opts.FS, s.dir, s.opts.Ballast) == nil {
 		h.noBallast.Store(false)
 	}
@@ -209,7 +249,7 @@ func (s *Store) complain(now int64) {
 // giveUpBallast runs while all writes wait. It uses the file system below the
 // one that called it, or it would wait for itself.
 func (s *Store) giveUpBallast() {
-	s.health.full()
+	s.health.full.note(&s.health)
 	if s.opts.Ballast < 0 {
 		return
 	}
@@ -224,10 +264,32 @@ func (s *Store) giveUpBallast() {
 // answered that depends on what failed.
 func (s *Store) die(why string, cause any) {
 	if s.dead.CompareAndSwap(false, true) {
-		s.opts.Logger.Error("kv: the store can no longer be trusted; exiting", "why", why, "cause", cause)
+		said := make(chan struct{})
+		go func() {
+			defer close(said)
+			s.opts.Logger.Error("kv: the store can no longer be trusted; exiting", "why", why, "cause", cause)
+		}()
+		select {
+		case <-said:
+		case <-time.After(lastWords):
+		}
 		s.opts.Exit(exitUntrusted)
 	}
 	select {}
+}
+
+// blow ends the process after a failed operation of the disk.
+func (s *Store) blow(op, name string, err error) {
+	s.die("the disk failed", fmt.Errorf("%s %s: %w", op, name, err))
+}
+
+// dieOfPanic is deferred where the engine writes for a caller. Its locks are in
+// disorder after a panic: further up, where somebody may recover, everything
+// would hang for ever.
+func (s *Store) dieOfPanic() {
+	if r := recover(); r != nil {
+		s.die("the engine panicked", r)
+	}
 }
 
 // engineLog passes the engine's log on. Its fatal errors must never return.

@@ -170,11 +170,11 @@ func TestFullDisk(t *testing.T) {
 // points to it.
 func TestManifestIsSynced(t *testing.T) {
 	fsys := newHookFS(vfs.NewMem())
-	var ops []fsOp
-	fsys.set(func(o fsOp) error { ops = append(ops, o); return nil })
 	if err := fsys.MkdirAll("data", 0o755); err != nil {
 		t.Fatal(err)
 	}
+	var ops []fsOp
+	fsys.set(func(o fsOp) error { ops = append(ops, o); return nil })
 	f, err := manifestFS{fsys}.Create("data/MANIFEST-000001", vfs.WriteCategoryUnspecified)
 	if err != nil {
 		t.Fatal(err)

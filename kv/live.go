@@ -131,16 +131,15 @@ func (l *live) renew(key idem.Key, lease idem.Lease, d time.Duration) error {
 	return nil
 }
 
-// lease is the end of a lease in wall time, for people; zero where there is
-// none.
-func (l *live) lease(key idem.Key, lease idem.Lease) time.Time {
+// lease is the end of a lease in wall time, for people, and whether it is held.
+func (l *live) lease(key idem.Key, lease idem.Lease) (time.Time, bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	e := l.running[key]
 	if e == nil || e.due.Lease() != lease {
-		return time.Time{}
+		return time.Time{}, false
 	}
-	return e.until.Round(0).UTC()
+	return e.until.Round(0).UTC(), true
 }
 
 // dueNow returns the oldest calls that may be claimed, at most limit, all where

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"os"
+	"runtime/debug"
 	"testing"
 	"time"
 
@@ -29,6 +30,10 @@ func testOptions(fsys vfs.FS, dir string) Options {
 		Dir: dir, FS: fsys, Logger: slog.New(slog.DiscardHandler),
 		MemTable: 1 << 20, Cache: 8 << 20, Ballast: 1 << 20,
 		misuse: func(what string) { panic(what) },
+		Exit: func(code int) {
+			debug.PrintStack() // nobody expected it
+			os.Exit(code)
+		},
 	}
 }
 

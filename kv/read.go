@@ -63,11 +63,14 @@ func (s *Store) readKey(t tid, key idem.Key, args bool) (record, error) {
 		return record{}, err
 	}
 	rec, err := s.readRows(t, key.Namespace, id, args)
-	if err == nil && !rec.found {
-		err = fmt.Errorf("%w: a key without a call", errCorrupt)
+	if err != nil {
+		return record{}, err
+	}
+	if !rec.found {
+		return record{}, fmt.Errorf("%w: a key without a call", errCorrupt)
 	}
 	rec.call.Fingerprint = fp
-	return rec, err
+	return rec, s.addLease(&rec.call)
 }
 
 // readCall reads a call by its id.
@@ -76,7 +79,10 @@ func (s *Store) readCall(t tid, ns idem.Namespace, id idem.CallID) (record, erro
 	if err != nil || !rec.found {
 		return record{}, err
 	}
-	return rec, s.addFingerprint(t, &rec.call)
+	if err := s.addFingerprint(t, &rec.call); err != nil {
+		return record{}, err
+	}
+	return rec, s.addLease(&rec.call)
 }
 
 // probeIdem looks a key up. Most keys that are asked for are new, and a Get for
@@ -111,7 +117,7 @@ func (s *Store) addFingerprint(t tid, c *idem.Call) error {
 	return err
 }
 
-// readRows reads the request and the state of a call, and adds the lease.
+// readRows reads the request and the state of a call.
 func (s *Store) readRows(t tid, ns idem.Namespace, id idem.CallID, args bool) (rec record, err error) {
 	rec.call.ID, rec.call.Key.Namespace = id, ns
 	rec.found, err = s.get(appendRequestKey(nil, t, id), func(v []byte) error {
@@ -124,26 +130,43 @@ func (s *Store) readRows(t tid, ns idem.Namespace, id idem.CallID, args bool) (r
 		rec.next, err = decodeState(v, &rec.call)
 		return err
 	})
+	if err != nil {
+		return record{}, err
+	}
 	if !moved {
 		rec.next = makePlain(&rec.call)
 	}
-	s.addLease(&rec.call)
-	return rec, err
+	if rec.call.Tombstone {
+		// Without the lock the request may have been read before it became one.
+		rec.call.Args, rec.call.ClientID, rec.call.Seq = nil, nil, nil
+	}
+	return rec, nil
 }
 
-func (s *Store) addLease(c *idem.Call) {
-	if c.Status == idem.StatusRunning {
-		c.LeaseUntil = s.live.lease(c.Key, idem.LeaseOf(c))
+// errMoved means that a call was moved while it was read.
+var errMoved = errors.New("kv: the call was moved meanwhile")
+
+// addLease adds what is in memory only. Errors: errMoved, never under the lock
+// of the call's key.
+func (s *Store) addLease(c *idem.Call) error {
+	if c.Status != idem.StatusRunning {
+		return nil
 	}
+	var ok bool
+	if c.LeaseUntil, ok = s.live.lease(c.Key, idem.LeaseOf(c)); !ok {
+		return errMoved
+	}
+	return nil
 }
 
 // settled reads what belongs to a key in such a way that nothing is shown of a
 // commit that is not synced. Writers hold the key's lock until it is; so what
 // was read while nobody held the lock afterwards is durable. Where somebody
 // does, it is read once more under the lock: reading again and again without it
-// need not end on a busy key.
+// need not end on a busy key. What moved between two looks of one reading is
+// read under the lock as well.
 func (s *Store) settled(ctx context.Context, key idem.Key, read func() error) error {
-	if err := read(); !s.locks.held(key) {
+	if err := read(); !s.locks.held(key) && !errors.Is(err, errMoved) {
 		return s.trusted(ctx, err)
 	}
 	if err := s.locks.acquire(ctx, key); err != nil {
@@ -259,15 +282,14 @@ func (s *Store) List(ctx context.Context, ns idem.Namespace, q idem.Query) ([]id
 	}
 	it, err := s.iter(appendScope(nil, prefixCall, t))
 	if err != nil {
-		return nil, idem.CallID{}, err
+		return nil, idem.CallID{}, s.trusted(ctx, err)
 	}
 	q.Limit = max(q.Limit, 1)
 	p := page{s: s, t: t, ns: ns, q: q, it: it}
-	err = errors.Join(p.fill(ctx), it.Error(), it.Close())
-	if err != nil {
+	if err = s.trusted(ctx, errors.Join(p.fill(ctx), it.Error(), it.Close())); err != nil {
 		return nil, idem.CallID{}, err
 	}
-	return p.calls, p.next, s.trusted(ctx, nil)
+	return p.calls, p.next, nil
 }
 
 // page is a page of a list while it is put together.
@@ -372,26 +394,26 @@ func (p *page) decode(use func(v []byte) error) error {
 // again under its lock before anything is derived from it, be it only that the
 // call does not match.
 func (p *page) take(ctx context.Context, c *idem.Call) error {
-	if p.s.locks.held(c.Key) {
-		err := p.s.settled(ctx, c.Key, func() error {
+	err := p.s.addLease(c)
+	if p.s.locks.held(c.Key) || errors.Is(err, errMoved) {
+		err = p.s.settled(ctx, c.Key, func() error {
 			rec, err := p.s.readRows(p.t, p.ns, c.ID, false)
 			if err == nil && !rec.found {
 				err = fmt.Errorf("%w: a call is gone", errCorrupt)
 			}
+			if err != nil {
+				return err
+			}
 			*c = rec.call
-			return err
+			return p.s.addLease(c)
 		})
-		if err != nil {
-			return err
-		}
 	}
-	if !p.q.Match(c) {
-		return nil
+	if err != nil || !p.q.Match(c) {
+		return err
 	}
 	if err := p.s.addFingerprint(p.t, c); err != nil {
 		return err
 	}
-	p.s.addLease(c)
 	p.calls = append(p.calls, *c)
 	p.bytes += len(c.Result)
 	return nil
@@ -405,7 +427,7 @@ func (s *Store) Effects(ctx context.Context, ns idem.Namespace, after idem.CallI
 	}
 	it, err := s.iter(appendScope(nil, prefixEffect, t))
 	if err != nil {
-		return nil, err
+		return nil, s.trusted(ctx, err)
 	}
 	var effects []idem.Effect
 	for ok := seekEffect(it, t, after); ok && err == nil && len(effects) < limit; ok = it.Next() {
@@ -414,10 +436,10 @@ func (s *Store) Effects(ctx context.Context, ns idem.Namespace, after idem.CallI
 			effects = append(effects, e)
 		}
 	}
-	if err := errors.Join(err, it.Error(), it.Close()); err != nil {
+	if err := s.trusted(ctx, errors.Join(err, it.Error(), it.Close())); err != nil {
 		return nil, err
 	}
-	return effects, s.trusted(ctx, nil)
+	return effects, nil
 }
 
 // seekEffect goes to the first effect after that of a call.

@@ -71,7 +71,7 @@ func Open(o Options) (*Store, error) {
 	}
 	s := &Store{
 		opts: o.withDefaults(), locks: newLocks(), live: newLive(), tenants: newTenants(),
-		health: health{start: time.Now()},
+		health: health{start: time.Now(), failed: make(chan struct{}, 1)},
 	}
 	if err := s.open(); err != nil {
 		return nil, errors.Join(err, s.undo())
@@ -153,7 +153,8 @@ func (s *Store) lock() error {
 }
 
 func (s *Store) openEngine() error {
-	fsys := vfs.OnDiskFull(manifestFS{s.opts.FS}, s.giveUpBallast)
+	// The fuse is above the ballast, which gives a full disk another try.
+	var fsys vfs.FS = fuseFS{vfs.OnDiskFull(manifestFS{s.opts.FS}, s.giveUpBallast), s.blow}
 	fsys, health := vfs.WithDiskHealthChecks(fsys, s.opts.SlowDisk, nil, s.health.slow)
 	s.onClose(health.Close)
 	s.startWatch()
@@ -227,7 +228,22 @@ func (s *Store) begin() error {
 		return err
 	}
 	s.commit(b)
-	return s.db.Flush()
+	return s.flush(nil)
+}
+
+// flush writes the memtables as tables. It gives up once failed says so: the
+// engine would try for ever.
+func (s *Store) flush(failed <-chan struct{}) error {
+	defer s.dieOfPanic() // it goes over to the next log
+	done, err := s.db.AsyncFlush()
+	if err != nil {
+		return err
+	}
+	select {
+	case <-done:
+	case <-failed:
+	}
+	return nil
 }
 
 // load rebuilds what is kept in memory.
@@ -298,7 +314,9 @@ func (s *Store) Close() error {
 			return
 		}
 		s.closed.Store(true)
-		s.closeErr = errors.Join(s.db.Flush(), s.undo())
+		// All that was answered is in the logs. What the flush saves is the
+		// next start's work, and it is not worth a stop that never ends.
+		s.closeErr = errors.Join(s.flush(s.health.nextError()), s.undo())
 	})
 	return s.closeErr
 }
@@ -317,14 +335,19 @@ func (s *Store) Update(ctx context.Context, key idem.Key, t idem.Transition) (id
 		// A write to a closed engine panics, which would pass for a failed one.
 		return idem.Change{}, errClosed
 	}
+	ch, err := s.update(ctx, key, t)
+	return ch, s.trusted(ctx, err)
+}
 
+// update is Update under the key's lock.
+func (s *Store) update(ctx context.Context, key idem.Key, t idem.Transition) (idem.Change, error) {
 	cur, err := s.current(key)
 	if err != nil {
 		return idem.Change{}, err
 	}
 	ch, err := t(cur.pointer())
 	if err != nil || !ch.Write {
-		return ch, s.trusted(ctx, err)
+		return ch, err
 	}
 	if err := cur.check(key, &ch); err != nil {
 		return idem.Change{}, err
@@ -357,7 +380,7 @@ func (s *Store) write(ctx context.Context, cur record, ch *idem.Change) error {
 	s.counts.add(delta)
 	s.sawID(ch.After.ID)
 	s.live.apply(ch.After, ch.Lease)
-	return s.trusted(ctx, nil)
+	return nil
 }
 
 // refuseSecondEffect looks the effect up: the engine overwrites without a word.
@@ -373,11 +396,7 @@ func (s *Store) refuseSecondEffect(t tid, id idem.CallID) error {
 // writes. A panic of the engine leaves its commit lock held, so it must not be
 // recovered further up, where the store would hang for ever.
 func (s *Store) commit(b *pebble.Batch) {
-	defer func() {
-		if r := recover(); r != nil {
-			s.die("the engine panicked in a commit", r)
-		}
-	}()
+	defer s.dieOfPanic()
 	s.commits.Add(1)
 	if err := s.db.Apply(b, pebble.Sync); err != nil {
 		s.die("a commit failed", err)

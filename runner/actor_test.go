@@ -23,8 +23,6 @@ type actor struct {
 	act     act
 	answer  func(ctx context.Context, inv idem.Invocation) (idem.Verification, error)
 	runs    []idem.Invocation // in the order in which they began
-	running int
-	most    int // ran at once
 	asked   []idem.Invocation
 	checked int
 }
@@ -43,14 +41,7 @@ func (a *actor) invoke(ctx context.Context, inv idem.Invocation) (idem.Result, e
 	a.mu.Lock()
 	do := a.act
 	a.runs = append(a.runs, inv)
-	a.running++
-	a.most = max(a.most, a.running)
 	a.mu.Unlock()
-	defer func() {
-		a.mu.Lock()
-		a.running--
-		a.mu.Unlock()
-	}()
 	return do(ctx, inv)
 }
 
@@ -111,13 +102,6 @@ func (a *actor) checks() int {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.checked
-}
-
-// atOnce is how many attempts ran beside each other at most.
-func (a *actor) atOnce() int {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return a.most
 }
 
 // order is the args of the attempts, in the order in which they began.

@@ -247,6 +247,19 @@ func TestSuspectRunsAlone(t *testing.T) {
 			w.busy()
 			w.later(suspect, long)
 		}},
+		{"asked for again, its tool being local now", "rerun", func(w *world, suspect intent) {
+			act := suspect.tool.act
+			suspect.tool.does(fails(true))
+			w.crash()
+			synctest.Wait()
+			w.want(suspect.key, "failed 2 tool_failed retryable")
+			w.r.Stop(context.Background())
+			suspect.tool.Effects = idem.EffectsLocal
+			w.crash()
+			suspect.tool.does(act)
+			w.busy()
+			w.later(suspect, long)
+		}},
 		{"tried again by a person", "hold", func(w *world, suspect intent) {
 			w.crash()
 			synctest.Wait()
@@ -286,6 +299,28 @@ func TestSuspectRunsAlone(t *testing.T) {
 			}, workers(4), crashes(2))
 		})
 	}
+}
+
+// The same for a local tool that its request waits for, when nothing else has
+// to wait.
+func TestLocalToolNotBesideSuspect(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		w.rerun.does(hang)
+		w.answer(intent{"suspect", w.rerun, suspectArgs}, 0)
+		synctest.Wait()
+		c := &company{t: t}
+		w.rerun.does(c.watched(2 * time.Second))
+		w.local.does(c.watched(time.Millisecond))
+		w.crash()
+		synctest.Wait()
+		w.want("suspect", "running 2")
+		for i := range 5 {
+			w.later(intent{fmt.Sprint(i), w.local, ""}, long)
+			time.Sleep(10 * time.Millisecond)
+		}
+		time.Sleep(3 * time.Second)
+		w.want("4", "succeeded 1")
+	}, crashes(2))
 }
 
 // busy has three calls running.
@@ -347,6 +382,28 @@ func TestStopGivesBack(t *testing.T) {
 			})
 		}
 	}
+}
+
+// Once it has stopped, a runner writes nothing more: the store may be closed.
+func TestNothingIsWrittenAfterStop(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		free := make(chan struct{})
+		w.rerun.does(waitsFor(free))
+		w.answer(intent{"deaf", w.rerun, ""}, 0)
+		w.hold.does(lost)
+		w.answer(intent{"held", w.hold, ""}, 0)
+		synctest.Wait()
+		w.r.Stop(over())
+		w.want("deaf", "pending 1")
+		writes := w.writes(func() {
+			close(free)
+			w.refuse(intent{"new", w.local, ""}, long, idem.CodeUnavailable)
+			_, err := w.resolve("held", idem.OutcomeSucceeded)
+			equal(t, "code", asError(t, err).Code, idem.CodeUnavailable)
+			time.Sleep(time.Hour)
+		})
+		equal(t, "commits", writes, 0)
+	})
 }
 
 // Stop may be called twice, at once, and before Start.

@@ -9,7 +9,7 @@
 //     only after Update has returned.
 //   - Before a tool is dispatched its attempt is durable (R12). A local tool,
 //     which has no effect but the row that is written with its end, is run first
-//     and claimed and settled in one commit.
+//     and claimed and settled in one commit, as long as it is quick.
 //   - Claim is the only door to running (R11): a new call that finds a worker
 //     free is claimed in the commit that creates it; everything else is found by
 //     Store.Due and claimed from there, oldest first.
@@ -25,8 +25,8 @@
 // It imports package idem and the standard library, is handed tools and a store,
 // and knows neither where tools come from nor what a store is made of.
 //
-// Reading order: runner.go (parts, start, stop), submit.go (a request's way in),
-// recover.go (what is due), execute.go (an attempt), outcome.go (what came of
-// it), verify.go (held calls that can be asked about), room.go and flight.go
-// (bookkeeping in memory).
+// Reading order: runner.go (parts, start, stop), submit.go and inline.go (a
+// request's way in), recover.go (what is due), execute.go (an attempt), work.go
+// and outcome.go (its tool, and what came of it), verify.go (held calls that can
+// be asked about), room.go and flight.go (bookkeeping in memory).
 package runner

@@ -39,7 +39,7 @@ func (r *Runner) fromQueue(d idem.Due, worker int) {
 		a.run()
 		return
 	}
-	r.drop(a.work)
+	a.work.drop()
 	r.room.end(handOf(d), worker)
 	if err != nil {
 		r.log.Error("a due call could not be claimed", "call_id", d.ID.String(), "tool", d.Tool, "err", err)
@@ -121,7 +121,7 @@ func (r *Runner) load(key idem.Key) (idem.Call, error) {
 func (a *attempt) run() {
 	r, call := a.r, a.call
 	if r.pass(a.rider, idem.PointAfterClaim, call.ID) || a.rider.panicsEarly() {
-		r.drop(a.work)
+		a.work.drop()
 		ch := a.settle(asPanic)
 		r.room.end(a.hand(), a.worker)
 		r.committed(a.f, ch)
@@ -212,7 +212,7 @@ func (a *attempt) abandon(out outcome, w *work) {
 		defer r.flights.leave(late.f)
 		out := <-w.done
 		if r.room.enter() {
-			late.settle(out)
+			r.committed(late.f, late.settle(out))
 			r.room.leave()
 		}
 		r.room.returned(a.call.ID, worker)

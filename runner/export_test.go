@@ -11,6 +11,7 @@ import (
 // kept for ever.
 type Memory struct {
 	Flights []idem.Key // keys that are in use, or have deliveries to store
+	Users   int        // requests and attempts that use them
 	Riders  int        // faults that wait for an attempt
 	Asks    []idem.CallID
 	Free    int // workers
@@ -28,6 +29,7 @@ func (r *Runner) Memory() Memory {
 	r.flights.mu.Lock()
 	m.Flights = slices.Collect(maps.Keys(r.flights.byKey))
 	for _, f := range r.flights.byKey {
+		m.Users += f.users
 		if f.rider != nil {
 			m.Riders++
 		}

@@ -41,11 +41,14 @@ func (r *Runner) invoke(ctx context.Context, tool *idem.Tool, inv idem.Invocatio
 		}
 	}()
 	res, err := tool.Invoke(ctx, inv)
-	if err == nil && res.Output != nil && !json.Valid(res.Output) {
+	if err == nil && !isJSON(res) {
 		err = errResult
 	}
 	return outcome{result: res, err: err}
 }
+
+// isJSON reports whether a result can be stored and given to clients.
+func isJSON(r idem.Result) bool { return r.Output == nil || json.Valid(r.Output) }
 
 // maxMessage bounds what is stored of a failure's message, in bytes.
 const maxMessage = 4096

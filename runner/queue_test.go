@@ -221,3 +221,89 @@ func TestDuplicatesNeedNoRoom(t *testing.T) {
 		equal(t, "attempts", w.rerun.attempts(), 3)
 	}, workers(1), queue(2))
 }
+
+// A new call does not overtake the queue, even if it finds a worker that has just
+// become free.
+func TestNoOvertaking(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		free := make(chan struct{})
+		w.rerun.does(then(waitsFor(free), takes(time.Second)))
+		for _, key := range []string{"a", "b"} {
+			w.answer(intent{key, w.rerun, fmt.Sprintf(`{"key":%q}`, key)}, 0)
+		}
+		looking := make(chan struct{})
+		w.spy.set(func(s *spy) { s.looked = func() { <-looking } })
+		close(free)
+		synctest.Wait()
+		w.want("a", "succeeded 1")
+		equal(t, "free", w.r.Memory().Free, 1)
+		w.answer(intent{"c", w.rerun, `{"key":"c"}`}, 0)
+		w.want("c", "pending 0")
+		close(looking)
+		time.Sleep(time.Minute)
+		equal(t, "order", fmt.Sprint(w.rerun.order()), `[{"key":"a"} {"key":"b"} {"key":"c"}]`)
+	}, workers(1))
+}
+
+// A call that arrives while the dispatcher looks at what was there before is not
+// forgotten.
+func TestArrivalDuringLook(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		x := make(chan struct{})
+		w.none.does(waitsFor(x))
+		w.answer(intent{"busy", w.none, ""}, 0)
+		looking := make(chan struct{})
+		w.spy.set(func(s *spy) { s.looked = func() { <-looking } })
+		time.Sleep(11 * time.Second) // the poll looks, and finds nothing
+		w.answer(intent{"takes the free worker", w.none, ""}, 0)
+		w.answer(intent{"k", w.rerun, ""}, 0)
+		w.want("takes the free worker", "running 1")
+		w.want("k", "pending 0")
+		w.spy.set(func(s *spy) { s.looked = nil })
+		close(looking)
+		synctest.Wait()
+		close(x)
+		synctest.Wait()
+		w.want("k", "succeeded 1")
+	}, workers(2), timeout(time.Hour))
+}
+
+// What was found due and has moved on since is left alone.
+func TestDueHasMovedOn(t *testing.T) {
+	for _, name := range []string{"local", "none"} {
+		t.Run(name, func(t *testing.T) {
+			shared(t, func(t *testing.T, a, b *world) {
+				tool := a.actor(name)
+				tool.does(then(fails(true), succeed))
+				a.occupy(time.Hour)
+				looking := make(chan struct{})
+				b.spy.set(func(s *spy) { s.looked = func() { <-looking } })
+				k := intent{"k", tool, ""}
+				a.answer(k, 0) // queued; b finds it with its next poll, and is slow
+				time.Sleep(10 * time.Second)
+				a.want("k", "pending 0")
+				a.hurry()
+				a.want("k", "failed 1 tool_failed retryable")
+				a.answer(k, 0)
+				a.want("k", "pending 1")
+				b.spy.set(func(s *spy) { s.looked = nil })
+				close(looking)
+				synctest.Wait()
+				if c := a.call("k"); c.Status == idem.StatusRunning {
+					t.Fatalf("left %s", stands(c))
+				}
+				time.Sleep(time.Minute)
+				a.want("k", "succeeded 2")
+			}, workers(1), timeout(2*time.Hour))
+		})
+	}
+}
+
+// hurry lets a third process run what is due.
+func (w *world) hurry() {
+	w.t.Helper()
+	c := &world{t: w.t, o: w.o, virtual: true, local: w.local, none: w.none, rerun: w.rerun, verify: w.verify, hold: w.hold}
+	c.live(w.model.Open())
+	c.r.Stop(context.Background())
+	w.beside = append(w.beside, c)
+}

@@ -117,12 +117,13 @@ func (m *room) release(g grant) {
 
 // inline reports whether a request may run a local tool itself; leave ends it.
 // It needs no worker, since the tool is a pure function and quick, but it must
-// not overtake the queue nor run beside what may be poison, and tools that do
-// not return must not pile up.
+// not overtake the queue nor run beside what may be poison. Tools that do not
+// return cannot pile up here: without a worker for it the call has to wait, and
+// while calls wait nothing runs inline.
 func (m *room) inline() bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.draining || m.waiting || m.alone || m.abandoned >= m.limit {
+	if m.draining || m.waiting || m.alone {
 		return false
 	}
 	m.busy++
@@ -252,14 +253,6 @@ func (m *room) abandon(h hand, worker int) (kept int) {
 	}
 	m.done()
 	return kept
-}
-
-// stray says that a tool was given up that has no worker.
-func (m *room) stray(id idem.CallID) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.abandoned++
-	m.deaf[id]++
 }
 
 // returned says that a tool that was given up has returned after all. The

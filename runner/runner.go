@@ -168,8 +168,7 @@ func (r *Runner) Tools() []*idem.Tool {
 // Window is how long a key is remembered after its call has ended.
 func (r *Runner) Window() time.Duration { return r.settings.Window }
 
-// terms are the terms of a change that begins now, with the deliveries that the
-// change takes along.
+// terms are the terms of a change that begins now.
 func (r *Runner) terms() idem.Terms {
 	return idem.Terms{Now: r.wall(), Window: r.settings.Window}
 }
@@ -223,7 +222,7 @@ func (r *Runner) committed(f *flight, ch idem.Change) {
 		r.flights.publish(*after)
 	case after.Status == idem.StatusHeld:
 		r.flights.publish(*after)
-		r.asks.held(after.Key, after.ID, after.Tool)
+		r.asks.held(after.Key, after.ID, after.Attempt, after.Tool)
 		r.log.Warn("call is held: its outcome is not known", "call_id", after.ID.String(), "tool", after.Tool,
 			"attempt", after.Attempt, "code", after.Failure.Code)
 	case after.Status == idem.StatusPending:

@@ -22,19 +22,24 @@ type spy struct {
 	renewed int
 	blocked chan struct{} // while not nil, changes and renewals wait for it
 
+	// What reads fail with.
+	totalsErr, dueErr, heldErr, newestErr error
+
 	// Asked under mu, called outside of it. Each may be nil.
 	updating func(key idem.Key) error                   // before an update; an error takes its place
 	syncing  func(key idem.Key, ch idem.Change)         // while a change that is in the data is being synced
 	updated  func(key idem.Key, ch idem.Change)         // it is synced and others see it, but its caller does not know yet
 	renewing func(key idem.Key, lease idem.Lease) error // before a renewal; an error takes its place
 	counted  func()                                     // the totals are read, but not yet returned
+	looked   func()                                     // what is due is read, but not yet returned
+	seen     func(key idem.Key, ch idem.Change)         // an update wrote nothing, but its caller does not know yet
 }
 
 var errInjected = errors.New("injected")
 
 func (s *spy) Update(ctx context.Context, key idem.Key, t idem.Transition) (idem.Change, error) {
 	s.mu.Lock()
-	before, syncing, after, blocked := s.updating, s.syncing, s.updated, s.blocked
+	before, syncing, after, seen, blocked := s.updating, s.syncing, s.updated, s.seen, s.blocked
 	s.mu.Unlock()
 	if blocked != nil {
 		<-blocked
@@ -45,13 +50,14 @@ func (s *spy) Update(ctx context.Context, key idem.Key, t idem.Transition) (idem
 		}
 	}
 	ch, err := s.sync(ctx, key, t, syncing)
-	if err != nil || !ch.Write {
-		return ch, err
-	}
-	if after != nil {
+	switch {
+	case err != nil:
+	case ch.Write && after != nil:
 		after(key, ch)
+	case !ch.Write && seen != nil:
+		seen(key, ch)
 	}
-	return ch, nil
+	return ch, err
 }
 
 // sync is an update with the time that its disk takes.
@@ -92,13 +98,44 @@ func (s *spy) CallByID(ctx context.Context, ns idem.Namespace, id idem.CallID) (
 
 func (s *spy) Totals(ctx context.Context) (idem.Totals, error) {
 	s.mu.Lock()
-	counted := s.counted
+	counted, err := s.counted, s.totalsErr
 	s.mu.Unlock()
+	if err != nil {
+		return idem.Totals{}, err
+	}
 	totals, err := s.Store.Totals(ctx)
 	if counted != nil {
 		counted()
 	}
 	return totals, err
+}
+
+func (s *spy) Due(ctx context.Context, limit int) ([]idem.Due, error) {
+	s.mu.Lock()
+	looked, err := s.looked, s.dueErr
+	s.mu.Unlock()
+	if err != nil {
+		return nil, err
+	}
+	due, err := s.Store.Due(ctx, limit)
+	if looked != nil {
+		looked()
+	}
+	return due, err
+}
+
+func (s *spy) Held(ctx context.Context, limit int) ([]idem.Due, error) {
+	if s.heldErr != nil {
+		return nil, s.heldErr
+	}
+	return s.Store.Held(ctx, limit)
+}
+
+func (s *spy) Newest(ctx context.Context) (time.Time, error) {
+	if s.newestErr != nil {
+		return time.Time{}, s.newestErr
+	}
+	return s.Store.Newest(ctx)
 }
 
 func (s *spy) Renew(ctx context.Context, key idem.Key, lease idem.Lease, d time.Duration) error {

@@ -98,7 +98,7 @@ func (s *submission) decide() (idem.Change, error) {
 // the queue.
 func (s *submission) ordinary() (idem.Change, error) {
 	r := s.r
-	defer func() { r.drop(s.work) }()
+	defer func() { s.work.drop() }() // unless an attempt has it
 	g, places := r.room.reserve()
 	defer func() { r.room.release(g) }() // also when a transition panics
 	refuse, err := s.refusal(&g, places)

@@ -37,7 +37,7 @@ var states = []state{
 		stand: "pending 0", same: "joined", next: "pending 0",
 	},
 	{
-		name: "running", tool: func(w *world) *actor { return w.rerun }, does: func(free <-chan struct{}) act { return waitsFor(free) },
+		name: "running", tool: func(w *world) *actor { return w.rerun }, does: waitsFor,
 		stand: "running 1", same: "joined", next: "running 2",
 	},
 	{
@@ -116,7 +116,7 @@ func TestSubmit(t *testing.T) {
 					writes := w.writes(func() {
 						for name, other := range others {
 							for _, wait := range []time.Duration{0, long} {
-								e := w.refuse(other, wait, idem.CodeConflict)
+								e := w.refusal(other, wait, idem.CodeConflict)
 								equal(t, name+": call", e.CallID, w.call("k").ID)
 								equal(t, name+": effect", e.Effect, idem.DoubtNone)
 							}
@@ -162,7 +162,7 @@ func TestSubmitRefused(t *testing.T) {
 		for _, wait := range []time.Duration{0, long} {
 			t.Run(tt.name, func(t *testing.T) {
 				bubble(t, func(t *testing.T, w *world) {
-					e := w.refuse(tt.in(w), wait, tt.want)
+					e := w.refusal(tt.in(w), wait, tt.want)
 					equal(t, "call", e.CallID, idem.CallID{})
 					if e.Effect != "" && e.Effect != idem.DoubtNone {
 						t.Errorf("effect %q, want none: nothing was stored", e.Effect)
@@ -275,8 +275,8 @@ func TestWindow(t *testing.T) {
 				case "a tombstone in the next life":
 					w.crash(window(24 * time.Hour))
 				}
-				equal(t, rest, w.refuse(k, 0, idem.CodeKeyExpired).CallID, end.ID)
-				equal(t, rest, w.refuse(k, long, idem.CodeKeyExpired).CallID, end.ID)
+				equal(t, rest, w.refusal(k, 0, idem.CodeKeyExpired).CallID, end.ID)
+				equal(t, rest, w.refusal(k, long, idem.CodeKeyExpired).CallID, end.ID)
 				w.refuse(intent{"k", w.none, `{"n":2}`}, long, idem.CodeConflict)
 				c, err := w.r.Call(context.Background(), idem.DefaultNamespace, end.ID, long)
 				if err != nil || c.Status != idem.StatusFailed {

@@ -240,3 +240,21 @@ func TestDeafLocalTool(t *testing.T) {
 		close(free)
 	}, workers(1), timeout(10*time.Second))
 }
+
+// Local tools that do not return do not pile up either, however many requests
+// would run them.
+func TestDeafLocalToolsAreBounded(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		free := make(chan struct{})
+		w.local.does(waitsFor(free))
+		for i := range 20 {
+			w.answer(intent{fmt.Sprint(i), w.local, ""}, time.Second)
+		}
+		if n := w.local.attempts(); n > 4 {
+			t.Errorf("%d run, want at most 2 that were given up and 2 at work", n)
+		}
+		close(free)
+		time.Sleep(time.Second)
+		equal(t, "deaf", w.r.Memory().Deaf, 0)
+	}, workers(2), abandoned(2), timeout(time.Hour))
+}

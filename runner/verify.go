@@ -27,10 +27,12 @@ type ask struct {
 	id   idem.CallID
 	tool *idem.Tool
 
-	// since is when this process learnt that the call is held, which is later
+	// since is when this process learnt that the attempt is held, which is later
 	// than its dispatch. On the monotonic clock: a wall clock that jumps must
 	// not make "not found" believed while downstream is still at work (R17).
-	since time.Time
+	attempt int
+	since   time.Time
+
 	next  time.Time
 	pause time.Duration // before the next question
 	open  bool          // being asked now, or by a question that does not return
@@ -60,14 +62,14 @@ func (v *verifier) start(ctx context.Context) error {
 		return fmt.Errorf("runner: held calls: %w", err)
 	}
 	for _, d := range held {
-		v.held(d.Key, d.ID, d.Tool)
+		v.held(d.Key, d.ID, d.Attempt, d.Tool)
 	}
 	v.r.loops.Go(v.run)
 	return nil
 }
 
 // held takes up a call that is held, if its tool can be asked.
-func (v *verifier) held(key idem.Key, id idem.CallID, tool string) {
+func (v *verifier) held(key idem.Key, id idem.CallID, attempt int, tool string) {
 	t := v.r.tools[tool]
 	if t == nil || t.Verify == nil {
 		return
@@ -75,7 +77,7 @@ func (v *verifier) held(key idem.Key, id idem.CallID, tool string) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	now := time.Now()
-	v.asks[id] = &ask{key: key, id: id, tool: t, since: now, next: now, pause: firstPause}
+	v.asks[id] = &ask{key: key, id: id, tool: t, attempt: attempt, since: now, next: now, pause: firstPause}
 	v.signal()
 }
 
@@ -148,10 +150,14 @@ func (v *verifier) askDue(ctx context.Context) time.Duration {
 // ask puts the question once and acts on the answer.
 func (v *verifier) ask(ctx context.Context, a *ask) {
 	call, err := v.r.load(a.key)
-	if err == nil && (call.ID != a.id || call.Status != idem.StatusHeld) {
+	if errors.Is(err, idem.ErrNotFound) || err == nil && (call.ID != a.id || call.Status != idem.StatusHeld) {
 		v.forget(a) // decided by somebody else
 		v.free()
 		return
+	}
+	if err == nil && call.Attempt != a.attempt {
+		// Another process has decided it, run it and lost it again.
+		a.attempt, a.since = call.Attempt, time.Now()
 	}
 	// "Not found" is as old as the question: downstream may have been at work
 	// then, and so may a tool of this process that was given up.
@@ -216,10 +222,8 @@ func (v *verifier) settle(t *idem.Tool) time.Duration {
 func (v *verifier) question(ctx context.Context, a *ask, call idem.Call) (_ idem.Verification, returned <-chan struct{}, _ error) {
 	end := make(chan struct{})
 	ctx, cancel := context.WithTimeout(ctx, v.r.timeout(a.tool))
-	var (
-		found    idem.Verification
-		foundErr error
-	)
+	var found idem.Verification
+	foundErr := errors.New("it ended without an answer")
 	go func() {
 		defer close(end)
 		defer cancel()
@@ -229,6 +233,9 @@ func (v *verifier) question(ctx context.Context, a *ask, call idem.Call) (_ idem
 			}
 		}()
 		found, foundErr = a.tool.Verify(ctx, invocation(a.id, call.Attempt, call.Args))
+		if foundErr == nil && found.Found && !isJSON(found.Result) {
+			foundErr = errResult
+		}
 	}()
 	select {
 	case <-end:

@@ -3,6 +3,7 @@ package runner_test
 import (
 	"context"
 	"fmt"
+	"runtime"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -22,6 +23,15 @@ func inTurn(all ...answers) answers {
 }
 
 func panicky(context.Context, idem.Invocation) (idem.Verification, error) { panic("verify") }
+
+func quits(context.Context, idem.Invocation) (idem.Verification, error) {
+	runtime.Goexit()
+	return idem.Verification{}, nil
+}
+
+func foundHTML(context.Context, idem.Invocation) (idem.Verification, error) {
+	return idem.Verification{Found: true, Result: idem.Result{Output: []byte("<html>")}}, nil
+}
 
 func slowly(d time.Duration, then answers) answers {
 	return func(ctx context.Context, inv idem.Invocation) (idem.Verification, error) {
@@ -50,6 +60,8 @@ func TestVerify(t *testing.T) {
 		{"no answer, again and again", noAnswer, 3600 * time.Second, "held 1 outcome_unknown", 66, "created claimed held"},
 		{"no answer, then found", inTurn(noAnswer, noAnswer, found), 1500 * time.Millisecond, "succeeded 1", 3, "created claimed held resolved"},
 		{"it panics, then found", inTurn(panicky, found), 500 * time.Millisecond, "succeeded 1", 2, "created claimed held resolved"},
+		{"it ends its goroutine, then found", inTurn(quits, found), 500 * time.Millisecond, "succeeded 1", 2, "created claimed held resolved"},
+		{"a result that is not JSON", foundHTML, 20 * time.Second, "held 1 outcome_unknown", 6, "created claimed held"},
 		// The question was put at 15 s, when "absent" was not to be believed.
 		{"absent, answered late", inTurn(noAnswer, noAnswer, noAnswer, noAnswer, noAnswer, slowly(8*time.Second, absent), found), 24 * time.Second,
 			"held 1 outcome_unknown", 6, "created claimed held"},
@@ -223,6 +235,32 @@ func TestAnswerAboutEarlierAttempt(t *testing.T) {
 		w.want("k", "held 2 outcome_unknown")
 		equal(t, "attempts", w.verify.attempts(), 2)
 	})
+}
+
+// Of two processes that ask about a call one may have it run again. The other
+// learns only with its next question that there was another attempt, and does not
+// believe at once that downstream knows nothing of that.
+func TestOthersAttemptIsNotBelievedAbsent(t *testing.T) {
+	shared(t, func(t *testing.T, a, b *world) {
+		settle(10 * time.Second)(a)
+		a.verify.does(lost)
+		a.verify.answers(noAnswer)
+		a.answer(intent{"k", a.verify, ""}, 0)
+		synctest.Wait()
+		a.want("k", "held 1 outcome_unknown")
+		c := &world{t: t, o: a.o, virtual: true, local: a.local, none: a.none, rerun: a.rerun, verify: a.verify, hold: a.hold}
+		c.live(a.model.Open()) // finds it held
+		a.beside = append(a.beside, c)
+		time.Sleep(2 * time.Minute)
+		if _, err := a.resolve("k", idem.OutcomeRetry); err != nil {
+			t.Fatal(err)
+		}
+		a.verify.answers(absent)
+		synctest.Wait()
+		a.want("k", "held 2 outcome_unknown")
+		time.Sleep(9 * time.Second)
+		a.want("k", "held 2 outcome_unknown")
+	}, lease(time.Second))
 }
 
 // "Absent" is not believed while an abandoned attempt of the call is still at

@@ -131,12 +131,15 @@ func TestWaitSeesTheFirstEnd(t *testing.T) {
 		// Held up between its commit and its telling, so that the requeue is
 		// there before the waiters know of the end.
 		var requeued reply
+		var requeuer <-chan reply
 		w.spy.set(func(s *spy) {
 			s.updated = func(_ idem.Key, ch idem.Change) {
 				if ch.After.Status != idem.StatusFailed {
 					return
 				}
 				s.set(func(s *spy) { s.updated = nil })
+				requeuer = w.later(k, long)
+				time.Sleep(time.Millisecond)
 				a, err := w.post(k, 0)
 				requeued = reply{Answer: a, err: err}
 			}
@@ -156,15 +159,42 @@ func TestWaitSeesTheFirstEnd(t *testing.T) {
 			equal(t, "answer", stands(got.Call), "failed 1 tool_failed retryable")
 		}
 		equal(t, "read", stands(<-read), "failed 1 tool_failed retryable")
-		equal(t, "requeued", requeued.Verdict, idem.VerdictRequeued)
+		equal(t, "joined", requeued.Verdict, idem.VerdictJoined)
 		synctest.Wait()
 		w.want("k", "running 2")
+		mustBeSilent(t, requeuer) // the end that was told late is none of its
 
 		// A wait that begins now is for the end that comes now.
 		third := w.later(k, long)
 		synctest.Wait()
 		next <- struct{}{}
 		equal(t, "answer", stands((<-third).Call), "succeeded 2")
+		got := <-requeuer
+		equal(t, "verdict", got.Verdict, idem.VerdictRequeued)
+		equal(t, "answer", stands(got.Call), "succeeded 2")
+	})
+}
+
+// An end that is told between the look at a record and the wait for it is not
+// missed.
+func TestWaitMissesNoEnd(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		free := make(chan struct{})
+		w.rerun.does(waitsFor(free))
+		k := intent{"k", w.rerun, ""}
+		w.answer(k, 0)
+		w.spy.set(func(s *spy) {
+			s.seen = func(_ idem.Key, ch idem.Change) {
+				if ch.Verdict == idem.VerdictJoined {
+					close(free)
+					time.Sleep(time.Millisecond) // it ends and is told
+				}
+			}
+		})
+		began := time.Now()
+		a := w.answer(k, long)
+		equal(t, "answer", stands(a.Call), "succeeded 1")
+		equal(t, "took", time.Since(began), time.Millisecond)
 	})
 }
 

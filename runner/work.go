@@ -46,17 +46,12 @@ func (w *work) quick(d time.Duration) (outcome, bool) {
 	}
 }
 
-// drop gives up work that has no attempt.
-func (r *Runner) drop(w *work) {
-	if w == nil {
-		return
+// drop gives up work that has no attempt: nothing outside has happened, and
+// nobody waits for it.
+func (w *work) drop() {
+	if w != nil {
+		w.cancel()
 	}
-	w.cancel()
-	r.room.stray(w.inv.CallID)
-	go func() {
-		<-w.done
-		r.room.returned(w.inv.CallID, 0)
-	}()
 }
 
 func (r *Runner) timeout(tool *idem.Tool) time.Duration {

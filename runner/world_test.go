@@ -4,7 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
+	"runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -219,9 +219,7 @@ func (w *world) finish() {
 // checkRest checks what must hold once a runner has stopped.
 func (w *world) checkRest() {
 	w.t.Helper()
-	if w.virtual {
-		synctest.Wait()
-	}
+	w.rest()
 	open := make(map[idem.Key]idem.Status)
 	for _, c := range w.list(idem.Query{Limit: 1_000_000}) {
 		if c.Status == idem.StatusRunning {
@@ -237,13 +235,28 @@ func (w *world) checkRest() {
 			w.t.Errorf("memory is kept for %s, which has ended", key.Name)
 		}
 	}
-	if m.Riders != 0 || m.Places != 0 || m.Live != 0 || m.Busy != 0 {
+	if m.Users != m.Deaf || m.Riders != 0 || m.Places != 0 || m.Live != 0 || m.Busy != 0 {
 		w.t.Errorf("left in memory at rest: %+v", m)
 	}
 	if want := w.settings().Workers; m.Free+m.Kept != want {
 		w.t.Errorf("%d free workers and %d kept, want %d in all", m.Free, m.Kept, want)
 	}
 	w.checkCounts()
+}
+
+// rest waits until the last goroutines have gone: a stop waits for the last
+// write, and not for who is being told of it.
+func (w *world) rest() {
+	if w.virtual {
+		synctest.Wait()
+		return
+	}
+	for limit := time.Now().Add(10 * time.Second); time.Now().Before(limit); {
+		if m := w.r.Memory(); m.Users == m.Deaf {
+			return
+		}
+		runtime.Gosched()
+	}
 }
 
 // checkCounts checks that each delivery was counted once more.
@@ -315,7 +328,13 @@ func (w *world) answer(in intent, wait time.Duration) idem.Answer {
 }
 
 // refuse delivers an intent that must be refused with a code.
-func (w *world) refuse(in intent, wait time.Duration, want idem.Code) *idem.Error {
+func (w *world) refuse(in intent, wait time.Duration, want idem.Code) {
+	w.t.Helper()
+	_ = w.refusal(in, wait, want)
+}
+
+// refusal is refuse for those who look closer.
+func (w *world) refusal(in intent, wait time.Duration, want idem.Code) *idem.Error {
 	w.t.Helper()
 	a, err := w.post(in, wait)
 	var e *idem.Error
@@ -463,6 +482,3 @@ func equal[T comparable](t *testing.T, what string, got, want T) {
 		t.Fatalf("%s: %v, want %v", what, got, want)
 	}
 }
-
-// sorted reports whether all of it is in order.
-func sorted(s []string) bool { return slices.IsSorted(s) }

@@ -10,7 +10,6 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
-	"sync"
 	"time"
 
 	"github.com/idemd/idemd/httpapi"
@@ -165,21 +164,17 @@ func (c *serveCmd) startDaemon(ctx context.Context, log *slog.Logger) (_ *daemon
 // stop refuses new calls, waits for what runs, gives back what could not be
 // drained before the context ends, and closes the store.
 func (d *daemon) stop(ctx context.Context) error {
-	answers, cancel := context.WithCancel(context.Background())
-	var handlers sync.WaitGroup
-	handlers.Go(func() {
-		if err := d.server.Shutdown(answers); err != nil {
-			d.log.Warn("closing connections that did not end", "err", err)
-		}
-		if err := d.server.Close(); err != nil { // nobody uses the store after it
-			d.log.Warn("closing connections", "err", err)
-		}
-	})
+	// The listener stays open while calls end: /readyz says why not, and what is
+	// new is refused with an answer.
 	d.runner.Stop(ctx)
-	late := time.AfterFunc(closingTime, cancel)
-	handlers.Wait()
-	late.Stop()
-	cancel()
+	answers, cancel := context.WithTimeout(context.Background(), closingTime)
+	defer cancel()
+	if err := d.server.Shutdown(answers); err != nil {
+		d.log.Warn("closing connections that did not end", "err", err)
+	}
+	if err := d.server.Close(); err != nil { // nobody uses the store after it
+		d.log.Warn("closing connections", "err", err)
+	}
 	err := d.store.Close()
 	if d.chaos != nil {
 		err = errors.Join(err, d.chaos.Close())

@@ -188,17 +188,22 @@ func (d *daemon) resolve(id, body string) reply {
 	return d.do(http.MethodPost, "/v1/tool-calls/"+id+"/resolve", body, nil)
 }
 
-// do makes one request of the process of now. It may be used by any goroutine.
+// do makes one request of the process of now, once it listens. It may be used by
+// any goroutine.
 func (d *daemon) do(method, path, body string, opts []option) reply {
 	// The longest wait that the contract knows is a minute.
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute+patience())
 	defer cancel()
+	base, err := d.now().base(ctx)
+	if err != nil {
+		return reply{lost: err}
+	}
 	client := d.gets
 	var content io.Reader
 	if body != "" {
 		client, content = d.posts, strings.NewReader(body)
 	}
-	req, err := http.NewRequestWithContext(ctx, method, d.now().url+path, content)
+	req, err := http.NewRequestWithContext(ctx, method, base+path, content)
 	if err != nil {
 		return reply{lost: err}
 	}

@@ -67,7 +67,7 @@ func runTests(m *testing.M) int {
 		fmt.Fprintln(os.Stderr, "e2e:", err)
 		return 1
 	}
-	defer os.RemoveAll(dir)
+	defer func() { _ = os.RemoveAll(dir) }()
 	binary = filepath.Join(dir, "idemd")
 	build := exec.Command("go", "build", "-buildvcs=false", "-trimpath", "-o", binary, "github.com/idemd/idemd/cmd/idemd")
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
@@ -163,17 +163,16 @@ type daemon struct {
 // life is one process.
 type life struct {
 	cmd     *exec.Cmd
-	url     string    // of a process that listens
-	readyAt time.Time // when it said so
+	url     string    // where it listens
+	readyAt time.Time // when it said so; both are there when ready is closed
 
 	ready chan struct{} // closed when it listens
 	ended chan struct{} // closed when it is gone and its stderr is read
 
-	mu     sync.Mutex
-	lines  []string // of its stderr, the last ones
-	bytes  int
-	heard  chan struct{} // closed at the next line
-	closed bool
+	mu    sync.Mutex
+	lines []string // of its stderr, the last ones
+	bytes int
+	heard chan struct{} // closed at the next line
 }
 
 // start starts a daemon on an empty directory and waits until it listens.
@@ -317,6 +316,18 @@ func (l *life) log() ([]string, <-chan struct{}) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return slices.Clone(l.lines), l.heard
+}
+
+// base is where the process listens, as soon as it does.
+func (l *life) base(ctx context.Context) (string, error) {
+	select {
+	case <-l.ready:
+		return l.url, nil
+	case <-l.ended:
+		return "", errors.New("the process ended before it listened")
+	case <-ctx.Done():
+		return "", ctx.Err()
+	}
 }
 
 func (l *life) tail(n int) string {

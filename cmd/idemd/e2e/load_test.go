@@ -50,7 +50,8 @@ func underLoad(t *testing.T, end func(d *daemon, random *rand.Rand)) {
 	d := startChaos(t, "--max-crashes", "100")
 	l := &load{d: d, stop: make(chan struct{})}
 	for i := range 12 {
-		l.clients.Go(func() { l.client(i, rand.New(rand.NewPCG(random.Uint64(), uint64(i)))) })
+		own := rand.New(rand.NewPCG(random.Uint64(), uint64(i)))
+		l.clients.Go(func() { l.client(i, own) })
 	}
 	kills := size(5, 30)
 	for range kills {

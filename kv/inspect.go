@@ -1,0 +1,717 @@
+package kv
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io/fs"
+	"math"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2"
+
+	"github.com/idemd/idemd/idem"
+)
+
+// ErrNoStore means that there is no store in the directory.
+var ErrNoStore = errors.New("kv: there is no store in this directory")
+
+// Report is what [Inspect] found.
+type Report struct {
+	Layout    uint64    // version of the layout on disk; 0 where the store was never begun
+	CreatedAt time.Time // when the store was begun
+
+	Totals     idem.Totals // counted by the scan, not what the store itself counts
+	Keys       int64       // rows that give a key its call
+	Markers    int64       // rows that mark a call as being without an end
+	Events     int64       // events in all audit trails
+	Tombstones int64       // calls of which only the key is remembered
+
+	// MultipleEffects is how many calls have more than one effect.
+	MultipleEffects int64
+
+	// Checks are what was checked, always all of it and in the same order.
+	Checks []Check
+}
+
+// Broken is how many faults were found.
+func (r *Report) Broken() int64 {
+	var n int64
+	for _, c := range r.Checks {
+		n += c.Broken
+	}
+	return n
+}
+
+// Check is something that must be true of a store at any time.
+type Check struct {
+	Name   string // stable
+	Rule   string // in words
+	Broken int64  // how often it is not so
+
+	// Examples describe the first ten of them, with the ids of the calls. They
+	// hold no stored payload; a key only where nothing else names what is wrong.
+	Examples []string
+}
+
+const maxExamples = 10
+
+// The checks, by position in the report.
+const (
+	ruleCounters = iota
+	ruleMarkers
+	ruleKeys
+	ruleOneCall
+	ruleEffects
+	ruleAudit
+	ruleEnds
+	ruleFields
+	ruleRows
+)
+
+func allChecks() []Check {
+	return []Check{
+		ruleCounters: {Name: "counters", Rule: "the stored counts equal what the scan counts"},
+		ruleMarkers:  {Name: "markers", Rule: "every call without an end has a marker, and nothing else has one"},
+		ruleKeys:     {Name: "keys", Rule: "every call has the row of its key, and every key's row names a call that names it back"},
+		ruleOneCall:  {Name: "one_call", Rule: "no key has two calls"},
+		ruleEffects:  {Name: "effects", Rule: "every call that succeeded with a tool that has effects has exactly one effect, and nothing else has one"},
+		ruleAudit:    {Name: "audit", Rule: "every audit trail begins with the creation, has no gaps, and has one claim for each attempt"},
+		ruleEnds:     {Name: "ends", Rule: "every call with an end has the time of its end and of its expiry, and no other call has"},
+		ruleFields:   {Name: "fields", Rule: "the fields of every call fit its status"},
+		ruleRows:     {Name: "rows", Rule: "every row can be read and belongs to something"},
+	}
+}
+
+// Progress is how far an inspection is.
+type Progress struct {
+	Step  string // what is being read: calls, then keys
+	Done  int64
+	About int64 // how many there are by the store's own count, which may be wrong
+}
+
+const (
+	progressEvery = 1000 // calls or keys between two reports of progress
+	lookUpEvery   = 256  // rows between two looks at the context
+)
+
+// Inspect reads a whole store that nobody has open and checks what must be true
+// of it at any time. The directory's files stay as they are; only the empty
+// lock file is made where it is missing. Of the options, Dir, FS, Logger, Exit,
+// MemTable and Cache are used. progress, which may be nil, is told now and then
+// how far the scan is.
+//
+// What was committed and is still in a log is seen as well: it is replayed into
+// memory. Beyond that, memory does not grow with the store.
+//
+// An unsound store is not an error but a Report. Errors: ErrNoStore, ErrInUse,
+// ErrNewerFormat, the context's error, what Validate says; any other error
+// means that the engine cannot read its files.
+func Inspect(ctx context.Context, o Options, progress func(Progress)) (Report, error) {
+	if err := o.Validate(); err != nil {
+		return Report{}, err
+	}
+	if progress == nil {
+		progress = func(Progress) {}
+	}
+	s := &Store{opts: o.withDefaults()} // only what reading needs of it
+	in := &inspection{
+		ctx: ctx, s: s, progress: progress,
+		spaces: map[tid]bool{0: true}, // the default namespace has no row
+		report: Report{Checks: allChecks()},
+	}
+	err := s.openReadOnly()
+	if err == nil {
+		err = in.run()
+	}
+	if err := errors.Join(err, s.undo()); err != nil {
+		return Report{}, err
+	}
+	return in.report, nil
+}
+
+// openReadOnly opens what is there, and makes nothing.
+func (s *Store) openReadOnly() error {
+	fsys := s.opts.FS
+	info, err := fsys.Stat(s.opts.Dir)
+	switch {
+	case errors.Is(err, fs.ErrNotExist), err == nil && !info.IsDir():
+		return ErrNoStore
+	case err != nil:
+		return fmt.Errorf("kv: the data directory cannot be looked at: %w", err)
+	}
+	if s.dir, err = resolve(fsys, s.opts.Dir); err != nil {
+		return fmt.Errorf("kv: the data directory cannot be resolved: %w", err)
+	}
+	files, err := fsys.List(s.dir)
+	if err != nil {
+		return fmt.Errorf("kv: the data directory cannot be listed: %w", err)
+	}
+	// Before the lock, which makes its file in whatever directory it is asked for.
+	if !slices.ContainsFunc(files, func(name string) bool { return strings.HasPrefix(name, "marker.manifest.") }) {
+		return ErrNoStore
+	}
+	if err := checkFormat(files); err != nil {
+		return err
+	}
+	release, err := reserve(fsys, s.dir)
+	if err != nil {
+		return err
+	}
+	s.onClose(func() error { release(); return nil })
+	if err := s.lock(); err != nil {
+		return err
+	}
+	db, err := pebble.Open(s.dir, &pebble.Options{
+		ReadOnly:           true,
+		FS:                 fsys,
+		Lock:               s.dirLock,
+		FormatMajorVersion: formatVersion,
+		Merger:             countMerger,
+		MemTableSize:       uint64(s.opts.MemTable),
+		CacheSize:          s.opts.Cache,
+		Logger:             engineLog{s, s.opts.Logger},
+		// Whoever reads what is damaged gets an error; by default the engine
+		// ends the process as well.
+		EventListener: &pebble.EventListener{DataCorruption: func(pebble.DataCorruptionInfo) {}},
+	})
+	switch {
+	case errors.Is(err, pebble.ErrDBDoesNotExist):
+		return ErrNoStore
+	case err != nil:
+		return fmt.Errorf("kv: the store cannot be opened: %w", err)
+	}
+	s.db = db
+	s.onClose(db.Close)
+	return nil
+}
+
+// inspection is one scan of a store.
+type inspection struct {
+	ctx      context.Context
+	s        *Store
+	progress func(Progress)
+
+	spaces map[tid]bool // known namespaces
+	stored idem.Totals  // the store's own count
+	report Report
+}
+
+func (in *inspection) run() error {
+	for _, step := range []func() error{in.readSchema, in.readCounts, in.readNamespaces, in.readCalls, in.readKeys, in.readStrays} {
+		if err := step(); err != nil {
+			return err
+		}
+	}
+	in.compareCounts()
+	return nil
+}
+
+// fault notes that something is not as it must be.
+func (in *inspection) fault(check int, format string, args ...any) {
+	c := &in.report.Checks[check]
+	c.Broken++
+	if len(c.Examples) < maxExamples {
+		c.Examples = append(c.Examples, fmt.Sprintf(format, args...))
+	}
+}
+
+// rows calls each for all keys with a prefix.
+func (in *inspection) rows(prefix []byte, each func(it *pebble.Iterator) error) error {
+	it, err := in.s.iter(prefix)
+	if err != nil {
+		return err
+	}
+	n := 0
+	for ok := it.First(); ok && err == nil; ok = it.Next() {
+		if n++; n%lookUpEvery == 0 {
+			err = in.ctx.Err()
+		}
+		if err == nil {
+			err = each(it)
+		}
+	}
+	return errors.Join(err, it.Error(), it.Close())
+}
+
+// readSchema refuses what this release does not know, and what is no store of
+// ours.
+func (in *inspection) readSchema() error {
+	found, err := in.s.get(keySchema, func(v []byte) error {
+		sc, err := decodeSchema(v)
+		in.report.Layout, in.report.CreatedAt = sc.layout, sc.createdAt
+		return err
+	})
+	if err != nil || found {
+		return err
+	}
+	// Where a process died before it had begun its store there is nothing at all.
+	it, err := in.s.db.NewIter(nil)
+	if err != nil {
+		return err
+	}
+	empty := !it.First()
+	if err := errors.Join(it.Error(), it.Close()); err != nil || empty {
+		return err
+	}
+	return errors.New("kv: the data directory holds something else")
+}
+
+func (in *inspection) readCounts() error {
+	_, err := in.s.get(keyCounter, func(v []byte) error {
+		var err error
+		if in.stored, err = decodeTotals(v); err != nil {
+			in.fault(ruleRows, "the row of counts cannot be read")
+		}
+		return nil
+	})
+	return err
+}
+
+func (in *inspection) readNamespaces() error {
+	return in.rows([]byte{prefixTenant}, func(it *pebble.Iterator) error {
+		v, err := it.ValueAndErr()
+		if err != nil {
+			return err
+		}
+		switch t, err := decodeTenant(v); {
+		case err != nil:
+			in.fault(ruleRows, "namespace %.40q: its row cannot be read", it.Key()[1:])
+		case in.spaces[t]:
+			in.fault(ruleRows, "namespace %.40q: its number %d is another's", it.Key()[1:], t)
+		default:
+			in.spaces[t] = true
+		}
+		return nil
+	})
+}
+
+// callRows is what the scan has read of one call.
+type callRows struct {
+	t    tid
+	call idem.Call
+	next uint32 // number of the next event, by the state
+
+	request, state bool // there is such a row
+	damaged        bool // one of the two cannot be read: nothing follows from them
+	noTrail        bool // nor from the audit trail
+	events, claims int
+	effects        int // rows
+	effect         idem.Effect
+	noEffect       bool // the effect's row cannot be read
+	markers        int  // rows
+}
+
+// readCalls walks over the calls, and at the same time over the effects and the
+// markers, which are in the same order: so whatever is missing on either side
+// is found without remembering anything.
+func (in *inspection) readCalls() error {
+	effects, err := in.follow(prefixEffect)
+	if err != nil {
+		return err
+	}
+	markers, err := in.follow(prefixMarker)
+	if err != nil {
+		return errors.Join(err, effects.it.Close())
+	}
+	return errors.Join(in.walk(effects, markers), effects.it.Close(), markers.it.Close())
+}
+
+func (in *inspection) walk(effects, markers *follower) error {
+	var cur *callRows
+	done := int64(0)
+	err := in.rows([]byte{prefixCall}, func(it *pebble.Iterator) error {
+		t, id, row, ok := parseScoped(it.Key())
+		if !ok || len(row) == 0 {
+			in.fault(ruleRows, "a row of a call has the key %.80q", it.Key())
+			return nil
+		}
+		if cur == nil || cur.t != t || cur.call.ID != id {
+			if err := in.endCall(cur, effects, markers); err != nil {
+				return err
+			}
+			cur = &callRows{t: t}
+			cur.call.ID = id
+			if done++; done%progressEvery == 0 {
+				in.progress(Progress{Step: "calls", Done: done, About: in.stored.Calls})
+			}
+		}
+		v, err := it.ValueAndErr()
+		if err == nil {
+			in.addRow(cur, row, v)
+		}
+		return err
+	})
+	if err == nil {
+		err = in.endCall(cur, effects, markers)
+	}
+	if err == nil {
+		err = errors.Join(in.effectsUpTo(effects, nil), in.markersUpTo(markers, nil))
+	}
+	in.progress(Progress{Step: "calls", Done: done, About: in.stored.Calls})
+	return err
+}
+
+// addRow adds a row to its call.
+func (in *inspection) addRow(c *callRows, row, v []byte) {
+	id := c.call.ID
+	seq, isAudit := parseAudit(row)
+	switch {
+	case len(row) == 1 && row[0] == rowRequest:
+		c.request = true
+		if decodeRequest(v, &c.call, false) != nil {
+			c.damaged = true
+			in.fault(ruleRows, "call %v: the row of its request cannot be read", id)
+		}
+	case len(row) == 1 && row[0] == rowState:
+		c.state = true
+		var err error
+		if c.next, err = decodeState(v, &c.call); err != nil {
+			c.damaged = true
+			in.fault(ruleRows, "call %v: the row of its state cannot be read", id)
+		}
+	case isAudit:
+		in.addEvents(c, seq, v)
+	default:
+		in.fault(ruleRows, "call %v: it has a row of an unknown kind, %x", id, row)
+	}
+}
+
+func (in *inspection) addEvents(c *callRows, seq uint32, v []byte) {
+	id := c.call.ID
+	events, err := decodeEvents(nil, v, seq, 0, math.MaxInt)
+	if err != nil {
+		c.noTrail = true
+		in.fault(ruleRows, "call %v: the row of its events from %d on cannot be read", id, seq)
+		return
+	}
+	if int(seq) != c.events && !c.noTrail {
+		in.fault(ruleAudit, "call %v: event %d comes after %d events", id, seq, c.events)
+	}
+	for i, e := range events {
+		if first := int(seq)+i == 0; first != (e.Name == idem.EventCreated) {
+			in.fault(ruleAudit, "call %v: event %d is %q", id, e.Seq, e.Name)
+		}
+		if e.Name == idem.EventClaimed {
+			if c.claims++; e.Attempt != c.claims && !c.noTrail {
+				in.fault(ruleAudit, "call %v: claim %d is of attempt %d", id, c.claims, e.Attempt)
+			}
+		}
+	}
+	c.events = int(seq) + len(events)
+	in.report.Events += int64(len(events))
+}
+
+// endCall judges a call once all of its rows have been read; nil is none.
+func (in *inspection) endCall(c *callRows, effects, markers *follower) error {
+	if c == nil {
+		return nil
+	}
+	if err := errors.Join(in.effectsUpTo(effects, c), in.markersUpTo(markers, c)); err != nil {
+		return err
+	}
+	call := &c.call
+	if !in.spaces[c.t] {
+		in.fault(ruleRows, "call %v: it is in the namespace %d, which there is not", call.ID, c.t)
+	}
+	if !c.request {
+		c.damaged = true
+		in.fault(ruleRows, "call %v: it has no request", call.ID)
+	}
+	if c.effects > 1 {
+		in.report.MultipleEffects++
+		in.fault(ruleEffects, "call %v: it has %d effects", call.ID, c.effects)
+	}
+	if c.damaged {
+		return nil
+	}
+	if !c.state {
+		c.next = makePlain(call)
+	}
+	in.report.Totals.Add(idem.Change{Write: true, After: call}.Totals())
+	if call.Tombstone {
+		in.report.Tombstones++
+	}
+	in.judgeAround(c)
+	in.judgeTrail(c)
+	in.judgeFields(c)
+	return in.judgeKey(c)
+}
+
+// judgeAround holds a call against the rows elsewhere that go with its status.
+func (in *inspection) judgeAround(c *callRows) {
+	call := &c.call
+	switch open := !call.Status.Ended(); {
+	case open && c.markers == 0:
+		in.fault(ruleMarkers, "call %v: it is %s and has no marker", call.ID, call.Status)
+	case !open && c.markers > 0:
+		in.fault(ruleMarkers, "call %v: it is %s and has a marker", call.ID, call.Status)
+	}
+	owed := call.Status == idem.StatusSucceeded && call.Effects != idem.EffectsNone
+	switch e := &c.effect; {
+	case owed && c.effects == 0:
+		in.fault(ruleEffects, "call %v: it has succeeded and has no effect", call.ID)
+	case !owed && c.effects > 0:
+		in.fault(ruleEffects, "call %v: it is %s, its tool's effects are %q, and it has an effect", call.ID, call.Status, call.Effects)
+	case c.effects == 1 && !c.noEffect && (e.ID != idem.EffectID(call.ID) || e.Key.Name != call.Key.Name || e.Tool != call.Tool):
+		in.fault(ruleEffects, "call %v: its effect %.40q is of another id, key or tool", call.ID, e.ID)
+	}
+}
+
+func (in *inspection) judgeTrail(c *callRows) {
+	call := &c.call
+	switch {
+	case c.noTrail:
+	case c.events != int(c.next):
+		in.fault(ruleAudit, "call %v: there are %d events, the state says %d", call.ID, c.events, c.next)
+	case c.claims != call.Attempt:
+		in.fault(ruleAudit, "call %v: it is at attempt %d after %d claims", call.ID, call.Attempt, c.claims)
+	}
+}
+
+func (in *inspection) judgeFields(c *callRows) {
+	call := &c.call
+	want := func(check int, ok bool, what string) {
+		if !ok {
+			in.fault(check, "call %v: it is %s; %s", call.ID, call.Status, what)
+		}
+	}
+	ended := call.Status.Ended()
+	want(ruleEnds, !call.EndedAt.IsZero() == ended, "whether it has the time of its end does not fit")
+	want(ruleEnds, !call.ExpiresAt.IsZero() == ended, "whether it has the time of its expiry does not fit")
+
+	want(ruleFields, call.Key.Name != "" && call.Tool != "", "it has no key or no tool")
+	want(ruleFields, (call.Owner != "") == (call.Status == idem.StatusRunning), "whether it has an owner does not fit")
+	want(ruleFields, !call.ClaimedAt.IsZero() == (call.Attempt > 0), "whether it has the time of its last claim does not fit its attempts")
+	want(ruleFields, call.Revision > 0 && call.Revision <= int(c.next), "its revision does not fit its events")
+	want(ruleFields, call.Deliveries > 0, "it was never delivered")
+	if call.Tombstone {
+		want(ruleFields, ended, "it is a tombstone without an end")
+		want(ruleFields, call.Result == nil && call.Failure == nil && call.ClientID == nil && call.Seq == nil, "it is a tombstone and tells more than its key")
+		return
+	}
+	want(ruleFields, (call.Result != nil) == (call.Status == idem.StatusSucceeded), "whether it has a result does not fit")
+	want(ruleFields, (call.Failure != nil) == (call.Status == idem.StatusFailed || call.Status == idem.StatusHeld), "whether it has an error does not fit")
+}
+
+// judgeKey looks for the row of a call's key.
+func (in *inspection) judgeKey(c *callRows) error {
+	call := &c.call
+	var id idem.CallID
+	readable := true
+	found, err := in.s.get(appendIdemKey(nil, c.t, call.Key.Name), func(v []byte) (err error) {
+		id, _, err = decodeIdem(v)
+		readable = err == nil
+		return nil
+	})
+	switch {
+	case err != nil:
+		return err
+	case !found:
+		in.fault(ruleKeys, "call %v: its key has no row", call.ID)
+	case !readable || id == call.ID: // readKeys says what cannot be read
+	default:
+		// Either two calls have this key, or the row is wrong, which readKeys
+		// will see.
+		other, err := in.nameOf(c.t, id)
+		if err != nil {
+			return err
+		}
+		if other.found && other.name == call.Key.Name {
+			in.fault(ruleOneCall, "call %v: its key is also the key of call %v", call.ID, id)
+		} else {
+			in.fault(ruleKeys, "call %v: the row of its key names call %v", call.ID, id)
+		}
+	}
+	return nil
+}
+
+// named is the key that a call names.
+type named struct {
+	found, readable bool
+	name            string
+}
+
+func (in *inspection) nameOf(t tid, id idem.CallID) (n named, err error) {
+	n.found, err = in.s.get(appendRequestKey(nil, t, id), func(v []byte) error {
+		var c idem.Call
+		n.readable = decodeRequest(v, &c, false) == nil
+		n.name = c.Key.Name
+		return nil
+	})
+	return n, err
+}
+
+// readKeys walks over the keys and looks for their calls.
+func (in *inspection) readKeys() error {
+	n := &in.report.Keys
+	err := in.rows([]byte{prefixIdem}, func(it *pebble.Iterator) error {
+		if *n++; *n%progressEvery == 0 {
+			in.progress(Progress{Step: "keys", Done: *n, About: in.stored.Calls})
+		}
+		k := it.Key()
+		if len(k) <= scopeLen {
+			in.fault(ruleRows, "the row of a key has the key %q", k)
+			return nil
+		}
+		t, name := scopeOf(k), string(k[scopeLen:])
+		v, err := it.ValueAndErr()
+		if err != nil {
+			return err
+		}
+		id, _, err := decodeIdem(v)
+		if err != nil {
+			in.fault(ruleRows, "key %q: its row cannot be read", name)
+			return nil
+		}
+		switch c, err := in.nameOf(t, id); {
+		case err != nil:
+			return err
+		case !c.found:
+			in.fault(ruleKeys, "key %q: it names call %v, which there is not", name, id)
+		case c.readable && c.name != name:
+			in.fault(ruleKeys, "key %q: it names call %v, which has another key", name, id)
+		}
+		return nil
+	})
+	in.progress(Progress{Step: "keys", Done: *n, About: in.stored.Calls})
+	return err
+}
+
+// follower is an iterator that keeps up with the walk over the calls.
+type follower struct {
+	it *pebble.Iterator
+	ok bool
+}
+
+func (in *inspection) follow(prefix byte) (*follower, error) {
+	it, err := in.s.iter([]byte{prefix})
+	if err != nil {
+		return nil, err
+	}
+	return &follower{it, it.First()}, nil
+}
+
+// upTo hands on the rows that come before those of a call, which are of no
+// call, and those of the call. Nil is the end: all rows are of no call.
+func (in *inspection) upTo(f *follower, c *callRows, orphan func(id idem.CallID), own func(rest, v []byte)) error {
+	var scope []byte
+	if c != nil {
+		scope = appendCallKey(nil, c.t, c.call.ID)[1:]
+	}
+	for n := 1; f.ok; f.ok = f.it.Next() {
+		if n++; n%lookUpEvery == 0 && in.ctx.Err() != nil {
+			return in.ctx.Err()
+		}
+		k := f.it.Key()
+		_, id, rest, ok := parseScoped(k)
+		if !ok {
+			in.fault(ruleRows, "a row beside the calls has the key %q", k)
+			continue
+		}
+		v, err := f.it.ValueAndErr()
+		if err != nil {
+			return err
+		}
+		order := -1
+		if c != nil {
+			order = bytes.Compare(k[1:callLen], scope)
+		}
+		switch {
+		case order > 0:
+			return nil
+		case order == 0:
+			own(rest, v)
+		default:
+			orphan(id)
+		}
+	}
+	return f.it.Error()
+}
+
+// effectsUpTo reads the effects of a call, and finds those of no call.
+func (in *inspection) effectsUpTo(f *follower, c *callRows) error {
+	return in.upTo(f, c,
+		func(id idem.CallID) {
+			in.report.Totals.Effects++
+			in.fault(ruleEffects, "call %v: there is an effect of it, but no call", id)
+		},
+		func(rest, v []byte) {
+			in.report.Totals.Effects++
+			c.effects++
+			if len(rest) > 0 {
+				in.fault(ruleRows, "call %v: the key of its effect goes on with %.80q", c.call.ID, rest)
+			}
+			var err error
+			if c.effect, err = decodeEffect(v); err != nil {
+				c.noEffect = true
+				in.fault(ruleRows, "call %v: the row of its effect cannot be read", c.call.ID)
+			}
+		})
+}
+
+// markersUpTo does the same for markers.
+func (in *inspection) markersUpTo(f *follower, c *callRows) error {
+	return in.upTo(f, c,
+		func(id idem.CallID) {
+			in.report.Markers++
+			in.fault(ruleMarkers, "call %v: there is a marker of it, but no call", id)
+		},
+		func(rest, _ []byte) {
+			in.report.Markers++
+			c.markers++
+			if len(rest) > 0 {
+				in.fault(ruleRows, "call %v: the key of its marker goes on with %.80q", c.call.ID, rest)
+			}
+		})
+}
+
+// readStrays looks for rows of no kind that this release knows: whatever lies
+// between the prefixes.
+func (in *inspection) readStrays() error {
+	var from []byte
+	known := [][]byte{{prefixTenant}, {prefixCall}, {prefixEffect}, {prefixIdem}, []byte("m/"), {prefixMarker}}
+	for _, prefix := range known {
+		if err := in.straysIn(from, prefix); err != nil {
+			return err
+		}
+		from = after(prefix)
+	}
+	// The row of counts is the only one that begins with its letter.
+	return errors.Join(in.straysIn(from, keyCounter), in.straysIn(append(bytes.Clone(keyCounter), 0), nil))
+}
+
+func (in *inspection) straysIn(from, to []byte) error {
+	it, err := in.s.db.NewIter(&pebble.IterOptions{LowerBound: from, UpperBound: to})
+	if err != nil {
+		return err
+	}
+	for ok := it.First(); ok && in.ctx.Err() == nil; ok = it.Next() {
+		in.fault(ruleRows, "a row of an unknown kind has the key %.80q", it.Key())
+	}
+	return errors.Join(in.ctx.Err(), it.Error(), it.Close())
+}
+
+// compareCounts holds the store's own counts against the scan's.
+func (in *inspection) compareCounts() {
+	stored, scanned := counters(&in.stored), counters(&in.report.Totals)
+	names := []string{"calls", "effects"}
+	for _, s := range idem.Statuses {
+		names = append(names, string(s))
+	}
+	for i := range idem.AttemptBuckets {
+		names = append(names, fmt.Sprintf("calls with %d attempts", i))
+	}
+	for i, name := range names {
+		if *stored[i] != *scanned[i] {
+			in.fault(ruleCounters, "%s: the store counts %d, the scan %d", name, *stored[i], *scanned[i])
+		}
+	}
+}
+
+// scopeOf is the number of the namespace in a key that is long enough.
+func scopeOf(k []byte) tid { return tid(binary.BigEndian.Uint32(k[1:scopeLen])) }
