@@ -115,7 +115,7 @@ func New(svc Service, o Options) *Server {
 				s.silent.Delete(c)
 			}
 		},
-		ErrorLog:                     slog.NewLogLogger(o.Logger.Handler(), slog.LevelWarn),
+		ErrorLog: slog.NewLogLogger(o.Logger.Handler(), slog.LevelWarn),
 	}
 	// net/http would wait for these as if they had asked something.
 	s.http.RegisterOnShutdown(func() {
