@@ -85,13 +85,13 @@ func TestAccepts(t *testing.T) {
 
 func TestPrefers(t *testing.T) {
 	for accept, want := range map[string]bool{
-		"*/*":                                                   false,
-		"application/*":                                         false,
-		"application/json":                                      false,
-		"text/html":                                             false,
-		"text/html, */*;q=0.8":                                  false,
-		"application/json, text/plain, */*":                     false,
-		"application/problem+json":                              true,
+		"*/*":                               false,
+		"application/*":                     false,
+		"application/json":                  false,
+		"text/html":                         false,
+		"text/html, */*;q=0.8":              false,
+		"application/json, text/plain, */*": false,
+		"application/problem+json":          true,
 		"Application/Problem+JSON; charset=utf-8":               true,
 		"application/problem+json;q=0":                          false,
 		"application/problem+json;q=0, */*":                     false,

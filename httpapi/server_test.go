@@ -833,8 +833,8 @@ func TestCloseWaitsForHandlers(t *testing.T) {
 	go func() { closed <- s.Close() }()
 	<-asked // the connection is gone; the handler is not
 	select {
-	case <-closed:
-		t.Error("Close returned while a handler was running")
+	case err := <-closed:
+		t.Errorf("Close returned %v while a handler was running", err)
 	default:
 	}
 	close(release)

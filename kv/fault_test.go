@@ -373,7 +373,7 @@ func childOpens(dir, role string) int {
 	}
 	fsys := newHookFS(vfs.Default)
 	o := testOptions(fsys, dir)
-	o.StallGrace = 100 * time.Millisecond
+	o.StallGrace, o.Exit = 100*time.Millisecond, nil
 	o.Logger = slog.New(slog.NewTextHandler(os.Stderr, nil))
 	var n atomic.Int64
 	fsys.set(func(o fsOp) error {

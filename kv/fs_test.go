@@ -14,6 +14,7 @@ import (
 type fsOp struct {
 	name string
 	file string
+	size int // of a Write
 }
 
 func (o fsOp) log() bool   { return strings.HasSuffix(o.file, ".log") }
@@ -43,14 +44,16 @@ func (f *hookFS) set(hook func(fsOp) error) {
 	f.hook = hook
 }
 
-func (f *hookFS) ask(name, file string) error {
+func (f *hookFS) ask(name, file string) error { return f.askSize(name, file, 0) }
+
+func (f *hookFS) askSize(name, file string, size int) error {
 	f.mu.Lock()
 	hook := f.hook
 	f.mu.Unlock()
 	if hook == nil {
 		return nil
 	}
-	return hook(fsOp{name, f.PathBase(file)})
+	return hook(fsOp{name, f.PathBase(file), size})
 }
 
 // image is the disk as a crash might leave it now.
@@ -154,7 +157,7 @@ type hookFile struct {
 }
 
 func (f *hookFile) Write(p []byte) (int, error) {
-	if err := f.fs.ask("Write", f.name); err != nil {
+	if err := f.fs.askSize("Write", f.name, len(p)); err != nil {
 		return 0, err
 	}
 	return f.File.Write(p)

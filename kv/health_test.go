@@ -180,7 +180,7 @@ func TestManifestIsSynced(t *testing.T) {
 		t.Fatal(err)
 	}
 	f.Close()
-	if len(ops) != 2 || ops[1] != (fsOp{"Sync", "data"}) {
+	if len(ops) != 2 || ops[1] != (fsOp{name: "Sync", file: "data"}) {
 		t.Error(ops)
 	}
 }

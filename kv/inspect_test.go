@@ -85,7 +85,7 @@ func TestInspect(t *testing.T) {
 			o := place(t)
 			o.MemTable = minMemTable
 			s := openOptions(t, o)
-			script(t, s, newAnswers(), seeded(t), 200)
+			script(t, s, newOracle(), seeded(t), 200)
 			totals := s.counts.get()
 			markers := totals.Of(idem.StatusPending) + totals.Of(idem.StatusRunning) + totals.Of(idem.StatusHeld)
 			if markers == 0 || totals.Effects == 0 {
@@ -116,7 +116,7 @@ func TestInspectAfterCrash(t *testing.T) {
 	fsys := newHookFS(vfs.NewCrashableMem())
 	o := testOptions(fsys, "data")
 	s := openOptions(t, o)
-	script(t, s, newAnswers(), rng, 60)
+	script(t, s, newOracle(), rng, 60)
 	for _, percent := range []int{0, 50} {
 		im := o
 		im.FS = fsys.image(vfs.CrashCloneCfg{UnsyncedDataPercent: percent, RNG: rng})
@@ -134,17 +134,18 @@ func TestInspectCrashImages(t *testing.T) {
 	fsys := newHookFS(vfs.NewCrashableMem())
 	o := testOptions(fsys, "data")
 	o.MemTable = minMemTable
-	var images []crashImage
 	every := 29
 	if testing.Short() || raced {
 		every = 293
 	}
-	given := newAnswers()
-	fsys.set(imageEvery(fsys, rng, 50, every, given, &images))
+	given := newOracle()
+	cam := &camera{fs: fsys, oracle: given, percent: 50, rng: rng, pace: pace{every: every}}
+	fsys.set(cam.shoot)
 	s := openOptions(t, o)
 	script(t, s, given, rng, 100)
 	fsys.set(nil)
 	closeStore(t, s)
+	images := cam.take()
 	t.Logf("%d images", len(images))
 	for i, im := range images {
 		o := testOptions(im.fs, "data")
@@ -156,7 +157,9 @@ func TestInspectCrashImages(t *testing.T) {
 		if got := s.counts.get(); got != r.Totals {
 			t.Fatalf("image %d, before %v: the scan counts %+v, a start %+v", i, im.op, r.Totals, got)
 		}
-		im.given.survived(t, s)
+		if err := given.judge(s, im.certain); err != nil {
+			t.Fatalf("image %d, before %v: %v", i, im.op, err)
+		}
 		closeStore(t, s)
 	}
 }
@@ -700,7 +703,7 @@ func TestInspectRefuses(t *testing.T) {
 		dir := t.TempDir()
 		o := testOptions(nil, dir)
 		s := openOptions(t, o)
-		script(t, s, newAnswers(), seeded(t), 100)
+		script(t, s, newOracle(), seeded(t), 100)
 		closeStore(t, s)
 		tables, err := filepath.Glob(filepath.Join(dir, "*.sst"))
 		if err != nil || len(tables) == 0 {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -222,99 +221,6 @@ func TestStripeIsFreeDuringSync(t *testing.T) {
 	<-entered
 }
 
-// waiting waits until n goroutines are in line for a key.
-func waiting(s *Store, k idem.Key, n int) {
-	st := s.locks.stripe(k)
-	for {
-		st.mu.Lock()
-		held := st.keys[k]
-		in := held != nil && len(held.waiters) >= n
-		st.mu.Unlock()
-		if in {
-			return
-		}
-		runtime.Gosched()
-	}
-}
-
-// While a commit is not synced no reader shows anything of it (R4).
-func TestNothingIsShownBeforeItIsDurable(t *testing.T) {
-	fsys := newHookFS(vfs.NewMem())
-	s := openFS(t, fsys)
-	old, k := keyOf("old"), keyOf("new")
-	update(t, s, old, fused(old, 1))
-	id := idOf(k, 2)
-	g := newGate()
-	var writer, readers sync.WaitGroup
-	defer writer.Wait()
-	defer g.open()
-	fsys.gateLogSync(g)
-	writer.Go(func() {
-		update(t, s, k, idem.Chain(submit(k, 2), claim(localTool, time.Hour), succeed()))
-	})
-	<-g.reached
-	// The engine shows the batch once it is in its memtable, which may be a
-	// moment after the log is asked to sync.
-	for found := false; !found; runtime.Gosched() {
-		found, _ = s.get(appendRequestKey(nil, 0, id), func([]byte) error { return nil })
-	}
-
-	if due, _ := s.Due(t.Context(), 0); len(due) != 0 {
-		t.Errorf("due %v", due)
-	}
-	if totals, _ := s.Totals(t.Context()); totals.Calls != 1 {
-		t.Errorf("totals %+v", totals)
-	}
-	if at, _ := s.Newest(t.Context()); !at.Equal(idOf(old, 1).Time()) {
-		t.Errorf("newest %v", at)
-	}
-
-	// The others wait, each as long as its context lets it.
-	reads := map[string]func(ctx context.Context) (any, error){
-		"CallByKey": func(ctx context.Context) (any, error) { return s.CallByKey(ctx, k) },
-		"CallByID":  func(ctx context.Context) (any, error) { return s.CallByID(ctx, k.Namespace, id) },
-		"Events":    func(ctx context.Context) (any, error) { return s.Events(ctx, k.Namespace, id, 0, 10) },
-		"Effects": func(ctx context.Context) (any, error) {
-			return s.Effects(ctx, k.Namespace, idOf(old, 1), 10)
-		},
-		"List": func(ctx context.Context) (any, error) {
-			calls, _, err := s.List(ctx, k.Namespace, idem.Query{Limit: 10})
-			return calls, err
-		},
-		"List, another status": func(ctx context.Context) (any, error) {
-			calls, _, err := s.List(ctx, k.Namespace, idem.Query{Limit: 10, Status: idem.StatusHeld})
-			return calls, err
-		},
-		"Update": func(ctx context.Context) (any, error) { return s.Update(ctx, k, submit(k, 3)) },
-	}
-	for name, read := range reads {
-		ctx, cancel := context.WithCancel(t.Context())
-		done := make(chan error)
-		go func() {
-			_, err := read(ctx)
-			done <- err
-		}()
-		waiting(s, k, 1)
-		cancel()
-		if err := <-done; !errors.Is(err, context.Canceled) {
-			t.Errorf("%s: %v", name, err)
-		}
-	}
-	for name, read := range reads {
-		readers.Go(func() {
-			if v, err := read(t.Context()); err != nil {
-				t.Errorf("%s: %v, %v", name, v, err)
-			}
-		})
-	}
-	waiting(s, k, len(reads))
-	g.open()
-	readers.Wait()
-	if c, err := s.CallByKey(t.Context(), k); err != nil || c.Status != idem.StatusSucceeded {
-		t.Fatal(c.Status, err)
-	}
-}
-
 // A caller who leaves ends its wait, not a commit.
 func TestCommitGoesOnWithoutItsCaller(t *testing.T) {
 	fsys := newHookFS(vfs.NewMem())
@@ -479,7 +385,9 @@ func TestCountsAndMarkers(t *testing.T) {
 	rng := seeded(t)
 	s := openMem(t)
 	for round := range 4 {
-		script(t, s, newAnswers(), rng, 150)
+		if err := turmoil(s, newOracle(), rng, round, 60); err != nil {
+			t.Fatal(err)
+		}
 		if round%2 == 0 {
 			if err := s.db.Flush(); err != nil {
 				t.Fatal(err)

@@ -303,7 +303,7 @@ func (m *room) next(d idem.Due, suspect bool) (worker int, taken, more bool) {
 		return 0, false, true
 	}
 	if m.draining || m.alone || len(m.free) == 0 || suspect && m.busy > m.places {
-		// The calls behind a suspect wait, too: it would never get its turn
+		// Requests that only take a place run nothing. The calls behind a suspect wait, too: it would never get its turn
 		// while others keep the workers busy.
 		m.waiting = true
 		return 0, false, false

@@ -26,17 +26,23 @@ const (
 	maxAnswer = 64 << 20
 )
 
-// remote is a server to ask, and how: the flags of every client command.
-type remote struct {
+// server is whom to ask: flags of every client command.
+type server struct {
 	URL     string        `default:"http://127.0.0.1:8081" placeholder:"URL" help:"The server (${default})."`
 	Timeout time.Duration `default:"5s" placeholder:"5s" help:"How long one try may take, on top of a wait. Too low turns slow answers into unknown outcomes."`
-	JSON    bool          `name:"json" help:"Write the server's JSON document to stdout, as it is."`
+}
+
+// remote is a server that is asked for one document.
+type remote struct {
+	server
+	JSON bool `name:"json" help:"Write the server's JSON document to stdout, as it is."`
 }
 
 // question is one request.
 type question struct {
 	method, path string
 	key          string // Idempotency-Key, where it is not empty
+	accept       string // Accept, where it is not empty
 	wait         time.Duration
 	body         []byte // JSON; nil for none
 }
@@ -52,15 +58,38 @@ type answer struct {
 // happened.
 var errNotSent = errors.New("no connection")
 
-// send makes one request on the wire. The error is errNotSent where it never
-// got there; after any other error nobody knows what the server did.
-func (r *remote) send(ctx context.Context, q question) (*answer, error) {
-	base, err := r.base()
+// send makes one request on the wire and reads its answer. The error is
+// errNotSent where it never got there; after any other error nobody knows what
+// the server did.
+func (s *server) send(ctx context.Context, q question) (*answer, error) {
+	ctx, cancel := context.WithTimeout(ctx, s.Timeout+q.wait)
+	defer cancel()
+	resp, err := s.do(ctx, q)
 	if err != nil {
 		return nil, err
 	}
-	ctx, cancel := context.WithTimeout(ctx, r.Timeout+q.wait)
-	defer cancel()
+	defer resp.Body.Close()
+	return readAnswer(resp)
+}
+
+func readAnswer(resp *http.Response) (*answer, error) {
+	text, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer+1))
+	if err != nil {
+		return nil, fmt.Errorf("half an answer: %w", cause(err))
+	}
+	if len(text) > maxAnswer {
+		return nil, errors.New("the answer is too long")
+	}
+	return &answer{status: resp.StatusCode, header: resp.Header, body: text}, nil
+}
+
+// do makes one request on the wire, until the head of its answer is there. The
+// caller closes the body, and ends the context when it has read it.
+func (s *server) do(ctx context.Context, q question) (*http.Response, error) {
+	base, err := s.base()
+	if err != nil {
+		return nil, err
+	}
 	var sent atomic.Bool
 	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{GotConn: func(httptrace.GotConnInfo) { sent.Store(true) }})
 
@@ -83,6 +112,9 @@ func (r *remote) send(ctx context.Context, q question) (*answer, error) {
 	if q.key != "" {
 		req.Header.Set("Idempotency-Key", q.key)
 	}
+	if q.accept != "" {
+		req.Header.Set("Accept", q.accept)
+	}
 	if q.wait > 0 {
 		seconds := int64((q.wait + time.Second - 1) / time.Second)
 		req.Header.Set("Prefer", "wait="+strconv.FormatInt(seconds, 10))
@@ -101,26 +133,18 @@ func (r *remote) send(ctx context.Context, q question) (*answer, error) {
 		}
 		return nil, fmt.Errorf("no answer: %w", cause(err))
 	}
-	defer resp.Body.Close()
-	text, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer+1))
-	if err != nil {
-		return nil, fmt.Errorf("half an answer: %w", cause(err))
-	}
-	if len(text) > maxAnswer {
-		return nil, errors.New("the answer is too long")
-	}
-	return &answer{status: resp.StatusCode, header: resp.Header, body: text}, nil
+	return resp, nil
 }
 
 // base checks the server's URL and gives it without a slash at its end.
-func (r *remote) base() (string, error) {
-	u, err := url.Parse(r.URL)
+func (s *server) base() (string, error) {
+	u, err := url.Parse(s.URL)
 	switch {
 	case err != nil:
 		return "", exit(exitUsage, "--url: not a URL")
 	case u.Scheme != "http" && u.Scheme != "https", u.Host == "", u.RawQuery != "", u.Fragment != "":
 		return "", exit(exitUsage, "--url: want http://HOST:PORT")
-	case r.Timeout <= 0:
+	case s.Timeout <= 0:
 		return "", exit(exitUsage, "--timeout: must be more than 0")
 	}
 	return strings.TrimRight(u.String(), "/"), nil

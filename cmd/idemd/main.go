@@ -31,16 +31,20 @@ Data goes to stdout, words go to stderr. Exit codes of the client commands:
   7  unavailable; nothing was recorded
   74 stdout cannot be written
 
-call, get and find exit by the state of the call that they show; resolve exits with 0 once the call is decided.`
+call, get and find exit by the state of the call that they show; resolve exits with 0 once the call is decided. inspect has codes of its own.`
 
 type cli struct {
 	Serve   serveCmd   `cmd:"" help:"Run the server."`
 	Call    callCmd    `cmd:"" help:"Call a tool, once, whatever happens on the way."`
 	Get     getCmd     `cmd:"" help:"Show a call by its id."`
 	Find    findCmd    `cmd:"" help:"Show a call by its key: what to ask after a lost answer."`
-	Stats   statsCmd   `cmd:"" help:"Show the server's counts."`
+	List    listCmd    `cmd:"" help:"List calls, newest first."`
+	Audit   auditCmd   `cmd:"" help:"Show what happened to a call."`
+	Effects effectsCmd `cmd:"" help:"Show the ledger: what really happened."`
+	Stats   statsCmd   `cmd:"" help:"Show the server's counts, and what looks wrong in them."`
 	Health  healthCmd  `cmd:"" help:"Ask whether the server lives and accepts calls."`
 	Resolve resolveCmd `cmd:"" help:"Decide a held call."`
+	Inspect inspectCmd `cmd:"" help:"Check the store of a server that is stopped."`
 	Version versionCmd `cmd:"" help:"Show the version of this program."`
 }
 

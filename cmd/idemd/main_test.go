@@ -172,12 +172,12 @@ func TestHelp(t *testing.T) {
 	if o.code != 0 || o.stderr != "" {
 		t.Fatalf("exit code %d, stderr %s", o.code, o.stderr)
 	}
-	for _, s := range []string{"serve", "call", "get", "find", "stats", "health", "resolve", "version", "IDEMD_URL", "5  the outcome is not known"} {
+	for _, s := range []string{"serve", "call", "get", "find", "list", "audit", "effects", "stats", "health", "resolve", "inspect", "version", "IDEMD_URL", "5  the outcome is not known"} {
 		if !strings.Contains(o.stdout, s) {
 			t.Errorf("the help does not mention %q", s)
 		}
 	}
-	for _, cmd := range []string{"serve", "call", "get", "find", "stats", "health", "resolve", "version"} {
+	for _, cmd := range []string{"serve", "call", "get", "find", "list", "audit", "effects", "stats", "health", "resolve", "inspect", "version"} {
 		if o := runIdemd(t, "", cmd, "--help"); o.code != 0 || !strings.Contains(o.stdout, "Usage: idemd "+cmd) {
 			t.Errorf("%s --help: exit code %d, %s", cmd, o.code, o.stdout)
 		}

@@ -128,7 +128,7 @@ attempts       1=2 10+=1
 since          2026-11-29T16:00:00.000Z
 deliveries     4
 by_tool charge deliveries=4
-`)
+`, "hint: 1 calls took more than one attempt")
 	runIdemd(t, "", "stats", "--url", s.URL, "--json").want(t, 0, doc+"\n")
 	for _, bad := range []reply{{status: 500, body: refuse("internal")}, {status: 200, body: "[1]"}, {status: 200, body: `{"a":[1]}`}, {status: 200, body: `{"a":`}, {status: 200, body: "1"}, {lose: true}} {
 		s := serve(t, bad)

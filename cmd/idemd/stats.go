@@ -14,6 +14,11 @@ type statsCmd struct {
 	remote
 }
 
+// Help is what the help of this command says on top.
+func (*statsCmd) Help() string {
+	return `What looks wrong in the counts is said in words on stderr, without --json. It changes nothing about the exit code.`
+}
+
 // Run shows the counts.
 func (c *statsCmd) Run(ctx context.Context, con *console) error {
 	a, err := c.send(ctx, question{method: http.MethodGet, path: "/stats"})
@@ -35,7 +40,17 @@ func (c *statsCmd) Run(ctx context.Context, con *console) error {
 	if err != nil {
 		return a.refused(exitUnavailable)
 	}
-	return con.print("%s", lines)
+	if err := con.print("%s", lines); err != nil {
+		return err
+	}
+	var doc statsDoc
+	if json.Unmarshal(a.body, &doc) != nil {
+		return nil // what it shows is all that can be said about it
+	}
+	for _, hint := range doc.hints() {
+		con.say("hint: %s", hint)
+	}
+	return nil
 }
 
 // flatten writes an object of numbers and words as lines, in the order of the
