@@ -103,9 +103,10 @@ func TestTornLog(t *testing.T) {
 		}
 		for what, tail := range map[string][]byte{"nothing": nil, "zeros": make([]byte, 5000), "noise": noise} {
 			there, err := prefix(t, damaged(t, dir, log, func(b []byte) []byte { return append(b[:cut:cut], tail...) }), n)
-			// Zeros and noise right behind a whole record look like one that
-			// was torn.
-			if err != nil || there != whole {
+			// A record that lost no more than its last zeros is whole again
+			// with zeros behind it.
+			healed := what == "zeros" && there == whole+1
+			if err != nil || there != whole && !healed {
 				t.Errorf("cut at %d, then %s: %d calls, %v; %d were whole", cut, what, there, err, whole)
 			}
 		}
@@ -225,12 +226,12 @@ func TestFailingReads(t *testing.T) {
 	update(t, s, k, fused(k, 1))
 	id := idOf(k, 1)
 	closeStore(t, s)
-	for _, name := range []string{"Open", "ReadAt"} {
-		o := testOptions(fsys, "data")
-		o.Cache = 1 // keeps nothing
+	o := testOptions(fsys, "data")
+	o.Cache = 1 // keeps nothing
+	for range 2 {
 		s := openOptions(t, o)
 		fsys.set(func(o fsOp) error {
-			if o.table() && o.name == name {
+			if o.table() && o.read() {
 				return errors.New("injected")
 			}
 			return nil
@@ -245,7 +246,7 @@ func TestFailingReads(t *testing.T) {
 			"Update":    func() error { _, err := s.Update(t.Context(), k, submit(k, 2)); return err },
 		} {
 			if err := ask(); err == nil || errors.As(err, new(*idem.Error)) {
-				t.Errorf("%s fails: %s: %v", name, what, err)
+				t.Errorf("%s: %v", what, err)
 			}
 		}
 		if s.Commits() != 0 || s.locks.count() != 0 {
@@ -284,6 +285,9 @@ func TestDamagedRows(t *testing.T) {
 	}
 	for name, row := range rows {
 		for _, value := range [][]byte{{}, {1}, {1, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 1}, noise} {
+			if name == "counts" && len(value) > 0 && value[0] == 1 {
+				continue // a vector of an earlier release may be shorter
+			}
 			t.Run(fmt.Sprintf("%s/%d bytes", name, len(value)), func(t *testing.T) {
 				fsys := vfs.NewMem()
 				s := openOptions(t, testOptions(fsys, "data"))

@@ -10,9 +10,11 @@ import (
 )
 
 type listCmd struct {
-	Status   string `placeholder:"STATUS" help:"Only calls that are pending, running, held, succeeded or failed."`
-	Tool     string `placeholder:"TOOL" help:"Only calls of a tool."`
-	ClientID string `name:"client-id" placeholder:"ID" help:"Only calls of a client."`
+	Status string `placeholder:"STATUS" help:"Only calls that are pending, running, held, succeeded or failed."`
+	Tool   string `placeholder:"TOOL" help:"Only calls of a tool."`
+	// Not from the environment: where call takes its --client-id from there, list
+	// would leave out what others did without a word.
+	ClientID string `name:"client-id" env:"-" placeholder:"ID" help:"Only calls of a client (never from the environment, where it may be meant for call)."`
 	Limit    int    `default:"100" placeholder:"N" help:"How many calls at most (${default})."`
 	All      bool   `help:"All of them, however many there are."`
 

@@ -117,6 +117,12 @@ func TestList(t *testing.T) {
 		t.Errorf("%d requests for %d calls twice", n, many.n)
 	}
 
+	t.Setenv("IDEMD_CLIENT_ID", "meant-for-call")
+	runIdemd(t, "", "list", "--url", url, "--limit", "1", "--json").want(t, 0, o.stdout, "there are more")
+	if want := "/v1/tool-calls?limit=1"; many.asked[8] != want {
+		t.Errorf("asked %q, want %q", many.asked[8], want)
+	}
+
 	none := (&shelf{}).serve(t)
 	runIdemd(t, "", "list", "--url", none).want(t, 0, "", "nothing to show")
 	runIdemd(t, "", "list", "--url", none, "--json").want(t, 0, "", "nothing to show")
