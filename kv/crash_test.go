@@ -97,7 +97,7 @@ func takeOver(tool *idem.Tool) idem.Transition {
 var lives = func() map[string][]func(k idem.Key, n int) idem.Transition {
 	type step = func(k idem.Key, n int) idem.Transition
 	always := func(tr idem.Transition) step { return func(idem.Key, int) idem.Transition { return tr } }
-	create, run, runHold := step(submit), always(claim(otherTool, time.Hour)), always(claim(holdTool, time.Hour))
+	create, run, runHold := submit, always(claim(otherTool, time.Hour)), always(claim(holdTool, time.Hour))
 	createRun := func(k idem.Key, n int) idem.Transition {
 		return idem.Chain(submit(k, n), claim(otherTool, time.Hour))
 	}
@@ -107,7 +107,7 @@ var lives = func() map[string][]func(k idem.Key, n int) idem.Transition {
 	late, release := always(stale), always(settling(idem.Release))
 	expire := always(idem.Expire(testStart.Add(2 * testWindow)))
 	return map[string][]step{
-		"fused":     {step(fused), create, late, expire, late},
+		"fused":     {fused, create, late, expire, late},
 		"created":   {create, create, late},
 		"succeeded": {createRun, late, always(succeed()), late, expire},
 		"failed":    {create, run, always(fail(false)), expire},
