@@ -9,6 +9,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+
+	"github.com/idemd/idemd/idem"
 )
 
 var clients = []int{1, 20, 64, 300}
@@ -202,4 +204,45 @@ func measure(t *testing.T) memory {
 		m.resident = pages * uint64(os.Getpagesize())
 	}
 	return m
+}
+
+// BenchmarkRead is what a look-up costs, by key, by id, and for each row of a
+// list, from tables that are in the cache.
+func BenchmarkRead(b *testing.B) {
+	const n = 20_000
+	s := openMem(b)
+	ctx := context.Background()
+	key := func(i int) int { return i * 7919 % n }
+	for i := range n {
+		k := keyOf(fmt.Sprintf("key-%08d", i))
+		if _, err := s.Update(ctx, k, fused(k, i)); err != nil {
+			b.Fatal(err)
+		}
+	}
+	if err := s.db.Compact(ctx, []byte{0}, []byte{0xff}, false); err != nil {
+		b.Fatal(err)
+	}
+	b.Run("by key", func(b *testing.B) {
+		for i := range b.N {
+			if _, err := s.CallByKey(ctx, keyOf(fmt.Sprintf("key-%08d", key(i)))); err != nil {
+				b.Fatal(err)
+			}
+		}
+	})
+	b.Run("by id", func(b *testing.B) {
+		for i := range b.N {
+			k := keyOf(fmt.Sprintf("key-%08d", key(i)))
+			if _, err := s.CallByID(ctx, k.Namespace, idOf(k, key(i))); err != nil {
+				b.Fatal(err)
+			}
+		}
+	})
+	b.Run("100 rows of a list", func(b *testing.B) {
+		for i := range b.N {
+			k := keyOf(fmt.Sprintf("key-%08d", key(i)))
+			if _, _, err := s.List(ctx, k.Namespace, idem.Query{Limit: 100, Before: idOf(k, key(i))}); err != nil {
+				b.Fatal(err)
+			}
+		}
+	})
 }

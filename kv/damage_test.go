@@ -67,6 +67,19 @@ func prefix(t *testing.T, dir string, n int) (int, error) {
 	return there, nil
 }
 
+// times is how often a damage is tried: less where the engine checks itself, and
+// ten times as often in the long form.
+func times(t testing.TB, n int) int {
+	t.Helper()
+	if d := torturing(t); d > 0 {
+		return n * 10
+	}
+	if raced {
+		return n / 5
+	}
+	return n
+}
+
 // damaged copies a directory with one file changed.
 func damaged(t *testing.T, dir, file string, change func(b []byte) []byte) string {
 	t.Helper()
@@ -91,7 +104,7 @@ func TestTornLog(t *testing.T) {
 	const n = 300
 	rng := seeded(t)
 	dir, log, ends := killed(t, n)
-	for range 20 {
+	for range times(t, 10) {
 		cut := rng.IntN(ends[n-1])
 		whole := 0
 		for whole < n && ends[whole] <= cut {
@@ -130,7 +143,7 @@ func TestFlippedLog(t *testing.T) {
 	rng := seeded(t)
 	dir, log, ends := killed(t, n)
 	refused, cut := 0, 0
-	for range 60 {
+	for range times(t, 60) {
 		at, bit := rng.IntN(ends[n-1]), byte(1)<<rng.IntN(8)
 		before := 0
 		for before < n && ends[before] <= at {
@@ -182,7 +195,7 @@ func TestFlippedTable(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for range 40 {
+		for range times(t, 20) {
 			at, bit := rng.IntN(int(info.Size())), byte(1)<<rng.IntN(8)
 			o := testOptions(nil, damaged(t, dir, table, func(b []byte) []byte { b[at] ^= bit; return b }))
 			s, err := Open(o)

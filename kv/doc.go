@@ -13,9 +13,16 @@
 //
 // It does not go on after a failed write. Whatever was asked for may or may not
 // be on disk then, so the process ends, with exit code 70, and the next one
-// reads what is there. It does not notice damage that the engine does not
-// notice. It never repairs and never wipes: a directory that cannot be opened
-// is left as it is.
+// reads what is there. Tables are another matter: what goes into them is in the
+// logs as well, so they are tried again until commits have been held back for
+// too long.
+//
+// It does not notice damage that the engine does not notice. A log that was torn
+// at its end, which is what a crash does, loses nothing that was answered. One
+// that was damaged further in is refused, unless the damage is in its last
+// blocks: there it looks like the end. Damage in a table is an error for whoever
+// reads it. The package never repairs and never wipes: a directory that cannot
+// be opened is left as it is.
 //
 // Times are kept in microseconds.
 //

@@ -312,6 +312,9 @@ func TestFailingDisk(t *testing.T) {
 	for _, log := range []string{"fresh", "recycled"} {
 		for _, f := range faults {
 			for errno := range faultErrors {
+				if raced && errno != "EIO" {
+					continue // the same way through the code
+				}
 				t.Run(log+" log/"+f.name+"/"+errno, func(t *testing.T) {
 					t.Parallel()
 					dir := t.TempDir()
