@@ -381,16 +381,16 @@ var percents = []int{0, 50}
 // A crash at any operation of the disk leaves what was answered, whole (R4,
 // R7), also if the next life crashes while it opens.
 func TestCrash(t *testing.T) {
-	every, chance, again := 9, 0.05, 4
+	every, chance, again, second := 9, 0.05, 4, 7
 	if raced {
-		every, chance, again = 41, 0, 8
+		every, chance, again, second = 61, 0, 5, 23
 	}
 	for _, percent := range percents {
 		t.Run(fmt.Sprintf("script, %d%% of the unsynced kept", percent), func(t *testing.T) {
-			crashes(t, percent, pace{every: every}, judges{again: again, every: 17}, runScript, func(round int, cam *camera) bool { return round < 4 || cam.reused < 2 })
+			crashes(t, percent, pace{every: every}, judges{again: again, every: second}, runScript, func(round int, cam *camera) bool { return round < 4 || cam.reused < 2 })
 		})
 		t.Run(fmt.Sprintf("turmoil, %d%% of the unsynced kept", percent), func(t *testing.T) {
-			crashes(t, percent, pace{every: 41, chance: chance}, judges{again: again, every: 7}, runTurmoil, func(round int, cam *camera) bool { return round < 4 || cam.reused < 2 })
+			crashes(t, percent, pace{every: 41, chance: chance}, judges{again: again, every: second}, runTurmoil, func(round int, cam *camera) bool { return round < 4 || cam.reused < 2 })
 		})
 	}
 }

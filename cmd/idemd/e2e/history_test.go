@@ -30,7 +30,7 @@ func torture() bool { return os.Getenv("IDEMD_TORTURE") == "1" }
 // it longer, so it is given up on sooner and asked about another.
 const (
 	examined  = 30 * time.Second
-	exhausted = 2 * time.Second
+	exhausted = 500 * time.Millisecond
 )
 
 // habits are what the histories are made of. The common ones are there more than
@@ -418,17 +418,22 @@ func (h *histories) rest(t *testing.T) {
 }
 
 // close gives the operations without an answer the latest end that they can
-// have: nothing comes of a request after the process that got it is dead. One of
-// the last life may still be on its way.
+// have: nothing comes of a request after the process that got it is dead, and
+// nothing at all of one that began afterwards. One of the last life may still be
+// on its way.
 func (h *histories) close() {
 	for _, k := range h.keys {
-		for i := range k.ops {
-			if o := &k.ops[i]; o.out.lost {
-				if died, ok := h.deaths[o.in.life]; ok {
-					o.ret = died
-				}
+		ops := k.ops[:0]
+		for _, o := range k.ops {
+			died, dead := h.deaths[o.in.life]
+			if o.out.lost && dead {
+				o.ret = died
+			}
+			if o.call <= o.ret {
+				ops = append(ops, o)
 			}
 		}
+		k.ops = ops
 	}
 }
 
