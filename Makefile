@@ -3,7 +3,8 @@
 GO           ?= go
 ARGS         ?=
 FUZZTIME     ?= 10s
-FUZZ_PKGS    ?= ./idem
+FUZZ_PKGS    ?= ./idem ./kv ./httpapi
+TORTURE      ?= 60s
 TEST_TIMEOUT ?= 10m
 RACE_TIMEOUT ?= 20m
 # cmd/ tests start the real binary, which the race detector does not see.
@@ -16,7 +17,7 @@ export GOFLAGS := $(strip -buildvcs=false $(GOFLAGS))
 
 LINTER := tools/bin/golangci-lint
 
-.PHONY: help run build test race fuzz-smoke lint clean need-cc
+.PHONY: help run build test race torture fuzz-smoke lint clean need-cc
 .DEFAULT_GOAL := help
 
 help: ## List the targets
@@ -35,6 +36,10 @@ test: ## All tests, then again under the race detector
 
 race: need-cc ## The tests of RACE_PKGS under the race detector (needs a C compiler)
 	CGO_ENABLED=1 $(GO) test -race -tags pebblegozstd -count=1 -timeout $(RACE_TIMEOUT) $(RACE_PKGS)
+
+torture: ## The long forms: crash images, failing disks, kills; TORTURE is the time of each, seeds are printed
+	IDEMD_TORTURE=$(TORTURE) $(GO) test -count=1 -timeout 60m -v -run 'TestTorture|TestTornLog|TestFlipped|TestFailingDiskWhileOpening' ./kv
+	IDEMD_TORTURE=$(TORTURE) IDEMD_E2E_ROUNDS=30 $(GO) test -count=1 -timeout 60m -v ./cmd/idemd/e2e
 
 fuzz-smoke: ## Each fuzz target of FUZZ_PKGS for FUZZTIME
 	@set -e; for pkg in $(FUZZ_PKGS); do \

@@ -33,6 +33,10 @@ const (
 	exhausted = 500 * time.Millisecond
 )
 
+// maxCrashes is high, since a call may be running at many kills. Of those that
+// take two seconds an attempt, some are stopped for it nevertheless.
+const maxCrashes = 100
+
 // habits are what the histories are made of. The common ones are there more than
 // once; the last of all takes two seconds an attempt.
 func habits() []*habit {
@@ -52,12 +56,14 @@ func habits() []*habit {
 	verify.asks = true
 	asked := ext("ext_verify", "hang", true, succeeded, held)
 	asked.asks = true
+	rerun, endless := ext("ext_rerun", "return", true, succeeded, failed), ext("ext_rerun", "hang", false, retryable, failed)
+	rerun.dies, endless.dies = maxCrashes, maxCrashes
 	return []*habit{
 		charge, fail(2), fail(8), fail(1000), exit, hold,
 		{tool: "fail", args: [2]string{`{"message":"a"}`, `{"message":"b"}`}, ends: []phase{failed}},
-		ext("ext_rerun", "return", true, succeeded), charge, fail(20), verify,
+		rerun, charge, fail(20), verify,
 		{tool: "sleep", args: [2]string{`{"seconds":0.05}`, `{"seconds":0.06}`}, ends: []phase{succeeded}},
-		ext("ext_hold", "hang", true, held), fail(4), asked, ext("ext_rerun", "hang", false, retryable),
+		ext("ext_hold", "hang", true, held), fail(4), asked, endless,
 	}
 }
 
@@ -75,9 +81,8 @@ func TestHistories(t *testing.T) {
 		operations = 100_000
 	}
 	const clients, atOnce = 12, 5
-	// A call may be running at many of these kills. None of them is poison.
 	h := &histories{
-		d: startChaos(t, "--max-crashes", "100"), began: time.Now(), left: operations,
+		d: startChaos(t, "--max-crashes", fmt.Sprint(maxCrashes)), began: time.Now(), left: operations,
 		deaths: make(map[int]int64), habits: habits(),
 	}
 	for i := range atOnce {
@@ -362,7 +367,11 @@ func (o *operation) hearCall(r reply) error {
 func (h *histories) supervise(t *testing.T, random *rand.Rand, done <-chan struct{}) {
 	t.Helper()
 	for {
-		kill := time.NewTimer(between(random, 20*time.Millisecond, 400*time.Millisecond)) // the moment of the kill
+		longest := 400 * time.Millisecond
+		if torture() && random.IntN(10) == 0 {
+			longest = 5 * time.Second // time enough for a time-out
+		}
+		kill := time.NewTimer(between(random, 20*time.Millisecond, longest)) // the moment of the kill
 		select {
 		case <-done:
 			kill.Stop()

@@ -43,6 +43,7 @@ type habit struct {
 	args   [2]string // the same habit and another fingerprint
 	ends   []phase   // how a call may go out by itself, held among them
 	fails  int       // attempts that fail before one succeeds; 0 where that does not matter
+	dies   int       // the attempts, at the least, of a call that was stopped after crashes; 0: no matter
 	asks   bool      // the server decides held calls by itself: they have succeeded
 	effect bool
 	slow   bool // nobody should wait for it long
@@ -55,6 +56,9 @@ func (h *habit) within(p phase, lo, hi int) (int, int, bool) {
 	}
 	if h.fails > 0 && p == retryable {
 		hi = min(hi, h.fails)
+	}
+	if h.dies > 0 && p == failed {
+		lo = max(lo, h.dies)
 	}
 	return lo, hi, lo <= hi && slices.Contains(h.ends, p)
 }
