@@ -45,6 +45,15 @@ type Detail struct {
 	Reason    string `json:"reason,omitempty"`    // why a clean stop put the call back
 }
 
+// Outcome is the outcome in the event's detail; empty where it has none.
+func (e Event) Outcome() string {
+	var d Detail
+	if e.Detail == nil || json.Unmarshal(e.Detail, &d) != nil {
+		return ""
+	}
+	return d.Outcome
+}
+
 func (d Detail) encode() []byte {
 	if d == (Detail{}) {
 		return nil

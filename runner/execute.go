@@ -215,6 +215,7 @@ func (a *attempt) abandon(out outcome, w *work) {
 			r.committed(late.f, late.settle(out))
 			r.room.leave()
 		}
+		r.asks.returned(a.call.ID, a.call.Attempt) // before the tool counts as gone
 		r.room.returned(a.call.ID, worker)
 	}()
 }
@@ -228,7 +229,7 @@ func (a *attempt) settle(out outcome) idem.Change {
 		}
 	}
 	if out.err != nil {
-		r.log.Debug("attempt failed", "call_id", a.call.ID.String(), "tool", a.call.Tool, "attempt", a.call.Attempt, "err", out.err)
+		r.log.Debug("attempt failed", "call_id", a.call.ID.String(), "tool", a.call.Tool, "attempt", a.call.Attempt, "err", out.reason())
 	}
 	terms := r.terms()
 	ch, err := r.update(a.f, func(deliveries int64) idem.Transition {

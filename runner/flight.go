@@ -122,11 +122,15 @@ func (fs *flights) take(f *flight, revision int) {
 	f.taken, f.takenBy = f.fresh, revision
 }
 
-// stored says that a revision of the record is committed.
+// stored says that a revision of the record is committed. It comes after the
+// critical section of the key, and so it may be late: a later change may have
+// taken deliveries along by now, and is not to lose its mark.
 func (fs *flights) stored(f *flight, revision int) {
 	fs.mu.Lock()
 	defer fs.mu.Unlock()
-	f.fold(revision)
+	if revision >= f.takenBy {
+		f.fold(revision)
+	}
 }
 
 // fold lets go of what was taken. The revision of the record tells whether the

@@ -83,6 +83,20 @@ func (o outcome) settle(tool *idem.Tool, s idem.Settlement) idem.Transition {
 	}
 }
 
+// reason is the error as it may be logged: the message of a failure may hold what
+// the caller sent, its code never does.
+func (o outcome) reason() string {
+	var definite *idem.Failure
+	switch {
+	case !errors.As(o.err, &definite):
+	case definite == nil:
+		return "a failure that says nothing"
+	default:
+		return definite.Code
+	}
+	return truncate(o.err.Error(), 200)
+}
+
 // truncate cuts a text to at most n bytes without cutting a rune.
 func truncate(s string, n int) string {
 	if len(s) <= n {

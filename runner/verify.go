@@ -105,6 +105,16 @@ func (v *verifier) forget(a *ask) {
 	}
 }
 
+// returned says that the tool of an attempt that was given up has returned: it
+// may have been at work downstream until now, so "not found" has to wait anew.
+func (v *verifier) returned(id idem.CallID, attempt int) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if a := v.asks[id]; a != nil && a.attempt == attempt {
+		a.since = time.Now()
+	}
+}
+
 // run asks what is to be asked, until the runner drains.
 func (v *verifier) run() {
 	ctx, cancel := context.WithCancel(context.Background())
@@ -155,18 +165,25 @@ func (v *verifier) ask(ctx context.Context, a *ask) {
 		v.free()
 		return
 	}
+	// "Not found" is as old as the question: downstream may have been at work
+	// then, and so may a tool of this process that was given up.
+	atWork := v.r.room.atWork(a.id) // before since, which moves when it returns
+	v.mu.Lock()
 	if err == nil && call.Attempt != a.attempt {
 		// Another process has decided it, run it and lost it again.
 		a.attempt, a.since = call.Attempt, time.Now()
 	}
-	// "Not found" is as old as the question: downstream may have been at work
-	// then, and so may a tool of this process that was given up.
-	believed := time.Since(a.since) >= v.settle(a.tool) && !v.r.room.atWork(a.id)
+	since := a.since
+	v.mu.Unlock()
+	believed := !atWork && time.Since(since) >= v.settle(a.tool)
 	answer, returned := idem.Verification{}, closed
 	if err == nil {
 		answer, returned, err = v.question(ctx, a, call)
 	}
 	v.free()
+	if believed && err == nil && !answer.Found {
+		believed, err = v.unopposed(ctx, call)
+	}
 	switch {
 	case err != nil:
 		v.r.log.Warn("verification gave no answer; the call stays held", "call_id", a.id.String(), "tool", a.tool.Name, "err", err)
@@ -193,6 +210,29 @@ func (v *verifier) ask(ctx context.Context, a *ask) {
 		v.mu.Unlock()
 		v.signal()
 	}()
+}
+
+// unopposed reports whether nothing says that the attempt did what it was to do.
+// A success that came too late to be applied (R6) is worth more than a downstream
+// that does not know of it: such a call is not run again but by a person.
+func (v *verifier) unopposed(ctx context.Context, call idem.Call) (bool, error) {
+	const page = 256
+	for from := 0; ; from += page {
+		events, err := v.r.store.Events(ctx, call.Key.Namespace, call.ID, from, page)
+		if err != nil {
+			return false, err
+		}
+		for _, e := range events {
+			if e.Name == idem.EventStaleResult && e.Attempt == call.Attempt && e.Outcome() == string(idem.OutcomeSucceeded) {
+				v.r.log.Warn("not found downstream, but a late result says that it was done; the call stays held",
+					"call_id", call.ID.String(), "tool", call.Tool, "attempt", call.Attempt)
+				return false, nil
+			}
+		}
+		if len(events) < page {
+			return true, nil
+		}
+	}
 }
 
 // closed is a channel that is.

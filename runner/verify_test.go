@@ -264,21 +264,60 @@ func TestOthersAttemptIsNotBelievedAbsent(t *testing.T) {
 }
 
 // "Absent" is not believed while an abandoned attempt of the call is still at
-// work in this very process.
+// work in this very process, nor too soon after it has returned, since it may
+// have been at work downstream until then. And it is never believed against the
+// tool's own word that it was done, even if that came too late to be applied.
 func TestAbsentWhileAttemptIsAtWork(t *testing.T) {
+	tests := []struct {
+		name  string
+		late  act
+		stand string
+		trail string
+	}{
+		{"it was lost", lost, "succeeded 2", "created claimed held stale_result resolved claimed succeeded"},
+		{"it was done", succeed, "held 1 tool_timeout", "created claimed held stale_result"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, w *world) {
+				settle(20 * time.Second)(w)
+				free := make(chan struct{})
+				w.verify.does(then(func(ctx context.Context, inv idem.Invocation) (idem.Result, error) {
+					<-free // deaf
+					return tt.late(ctx, inv)
+				}, succeed))
+				w.verify.answers(absent)
+				w.answer(intent{"k", w.verify, ""}, 0)
+				time.Sleep(10 * time.Minute)
+				w.want("k", "held 1 tool_timeout")
+				equal(t, "attempts", w.verify.attempts(), 1)
+				close(free)
+				time.Sleep(19 * time.Second)
+				w.want("k", "held 1 tool_timeout")
+				time.Sleep(2 * time.Minute)
+				w.want("k", tt.stand)
+				w.wantTrail("k", tt.trail)
+			}, timeout(10*time.Second))
+		})
+	}
+}
+
+// The late word that it was done is in the audit trail, and so it counts in the
+// next life of the process as well.
+func TestLateSuccessOutlivesTheProcess(t *testing.T) {
 	bubble(t, func(t *testing.T, w *world) {
 		settle(20 * time.Second)(w)
 		free := make(chan struct{})
 		w.verify.does(then(waitsFor(free), succeed))
 		w.verify.answers(absent)
 		w.answer(intent{"k", w.verify, ""}, 0)
-		time.Sleep(10 * time.Minute)
+		time.Sleep(time.Minute)
+		close(free)
+		synctest.Wait()
+		w.crash()
+		time.Sleep(5 * time.Minute)
 		w.want("k", "held 1 tool_timeout")
 		equal(t, "attempts", w.verify.attempts(), 1)
-		close(free)
-		time.Sleep(2 * time.Minute)
-		w.want("k", "succeeded 2")
-		w.wantTrail("k", "created claimed held stale_result resolved claimed succeeded")
 	}, timeout(10*time.Second))
 }
 
