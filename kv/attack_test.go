@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -75,6 +76,69 @@ func TestNoDirectory(t *testing.T) {
 			fsys.set(nil)
 			closeStore(t, openOptions(t, testOptions(fsys, "data")))
 		}
+	}
+}
+
+// A copy put in the place of the directory ends the process before it deletes the
+// copy's files by name (R4).
+func TestDirectoryIsReplaced(t *testing.T) {
+	for name, notice := range map[string]func(s *Store){
+		"the watch-dog notices": func(*Store) {},
+		"Close notices":         func(s *Store) { go func() { _ = s.Close() }() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := filepath.Join(t.TempDir(), "data")
+			o := testOptions(nil, dir)
+			codes := exits(&o)
+			s := openOptions(t, o)
+			if err := os.Rename(dir, dir+".moved"); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.CopyFS(dir, os.DirFS(dir+".moved")); err != nil {
+				t.Fatal(err)
+			}
+			notice(s)
+			if code := <-codes; code != exitUntrusted {
+				t.Error(code)
+			}
+			if err := errors.Join(os.RemoveAll(dir), os.Rename(dir+".moved", dir)); err != nil {
+				t.Fatal(err)
+			}
+			if err := s.undo(); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+// Removing the lock file as stale does not let a second process in.
+func TestLockFileRemoved(t *testing.T) {
+	dir := t.TempDir()
+	s := openOptions(t, testOptions(nil, dir))
+	defer closeStore(t, s)
+	if err := os.Remove(filepath.Join(dir, "LOCK")); err != nil {
+		t.Fatal(err)
+	}
+	// What another process would do; this one is stopped by its own list before.
+	if h, err := holdDir(vfs.Default, s.dir); !errors.Is(err, ErrInUse) {
+		t.Errorf("%v, %v", h, err)
+	}
+}
+
+// A place that cannot be written to is an error, and no failing disk.
+func TestNotWritable(t *testing.T) {
+	fsys := newHookFS(vfs.NewMem())
+	o := testOptions(fsys, "data")
+	closeStore(t, openOptions(t, o))
+	o.Exit = func(code int) { t.Errorf("exit %d", code); runtime.Goexit() }
+	fsys.set(func(op fsOp) error {
+		if op.name == "Create" {
+			return errors.New("read-only file system")
+		}
+		return nil
+	})
+	if _, err := Open(o); err == nil || !strings.Contains(err.Error(), "nothing can be written") {
+		t.Error(err)
 	}
 }
 

@@ -121,7 +121,8 @@ func syncDir(fsys vfs.FS, dir string) error {
 	return errors.Join(d.Sync(), d.Close())
 }
 
-// makeDir makes a directory with its parents, durably. The engine syncs the
+// makeDir makes a directory with its parents, durably, for its owner alone: args
+// and results are nobody else's business. The engine syncs the
 // nearest parent at every Open, but only that one.
 func makeDir(fsys vfs.FS, dir string) error {
 	var made []string
@@ -135,7 +136,7 @@ func makeDir(fsys vfs.FS, dir string) error {
 		}
 		made = append(made, d)
 	}
-	if err := fsys.MkdirAll(dir, 0o755); err != nil {
+	if err := fsys.MkdirAll(dir, 0o700); err != nil {
 		return err
 	}
 	for _, d := range made {
@@ -218,6 +219,20 @@ func checkFormat(files []string) error {
 		if n, err := strconv.ParseUint(version, 10, 64); err == nil && n > uint64(formatVersion) {
 			return fmt.Errorf("%w: engine format %d, this release knows %d", ErrNewerFormat, n, uint64(formatVersion))
 		}
+	}
+	return nil
+}
+
+// checkWritable refuses a directory that nothing can be made in. Later that would
+// look like a disk that fails, which a new start is meant to mend.
+func checkWritable(fsys vfs.FS, dir string) error {
+	const name = "PROBE"
+	f, err := fsys.Create(fsys.PathJoin(dir, name), vfs.WriteCategoryUnspecified)
+	if err == nil {
+		err = errors.Join(f.Close(), fsys.Remove(fsys.PathJoin(dir, name)))
+	}
+	if err != nil {
+		return fmt.Errorf("kv: nothing can be written to the data directory: %w", err)
 	}
 	return nil
 }

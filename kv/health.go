@@ -217,6 +217,7 @@ func (s *Store) look() {
 // lookAtSpace says whether there is enough free space, and puts the ballast
 // back once there is plenty.
 func (s *Store) lookAtSpace() {
+	s.checkPlace()
 	usage, err := s.opts.FS.GetDiskUsage(s.dir)
 	if errors.Is(err, fs.ErrNotExist) {
 		// Logs that are open can be written and synced for as long as one
@@ -232,6 +233,14 @@ func (s *Store) lookAtSpace() {
 	plenty := margin + 2*uint64(max(s.opts.Ballast, 0))
 	if h.noBallast.Load() && usage.AvailBytes > plenty && makeBallast(s.opts.FS, s.dir, s.opts.Ballast) == nil {
 		h.noBallast.Store(false)
+	}
+}
+
+// checkPlace ends the process when another directory is where the store was:
+// what is written and deleted by name would be the other one's.
+func (s *Store) checkPlace() {
+	if s.holding.moved() {
+		s.die("another directory is in the place of the data directory", nil)
 	}
 }
 

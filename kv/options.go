@@ -39,6 +39,11 @@ type Options struct {
 	// too high takes memory from everything else.
 	Cache int64
 
+	// OpenFiles is about how many files the engine keeps open: default 1000. Too
+	// low opens tables again and again; too high takes the file handles of
+	// connections, and a store that gets none for its next log ends the process.
+	OpenFiles int
+
 	// Ballast is bytes in a file that is given up when the disk is full, so
 	// that what runs can end: default 64 MiB, negative for none. Too low buys
 	// no time; too high is disk that nothing uses.
@@ -72,6 +77,7 @@ type Options struct {
 const (
 	defaultMemTable   = 32 << 20
 	defaultCache      = 128 << 20
+	defaultOpenFiles  = 1000
 	defaultBallast    = 64 << 20
 	defaultMinFree    = 256 << 20
 	defaultSlowDisk   = 5 * time.Second
@@ -94,6 +100,7 @@ func (o Options) Validate() error {
 	fault(o.Dir == "", "a data directory is needed")
 	fault(o.MemTable < minMemTable || o.MemTable > maxMemTable, "MemTable must be %d to %d bytes, not %d", minMemTable, maxMemTable, o.MemTable)
 	fault(o.Cache < 0, "Cache must not be negative")
+	fault(o.OpenFiles < 0, "OpenFiles must not be negative")
 	fault(o.SlowDisk < 0, "SlowDisk must not be negative")
 	fault(o.SlowGrace <= o.SlowDisk, "SlowGrace (%v) must exceed SlowDisk (%v)", o.SlowGrace, o.SlowDisk)
 	fault(o.StallGrace < 0, "StallGrace must not be negative")
@@ -112,6 +119,7 @@ func (o Options) withDefaults() Options {
 	}
 	orDefault(&o.MemTable, defaultMemTable)
 	orDefault(&o.Cache, defaultCache)
+	orDefault(&o.OpenFiles, defaultOpenFiles)
 	orDefault(&o.Ballast, defaultBallast)
 	orDefault(&o.MinFree, defaultMinFree)
 	orDefault(&o.SlowDisk, defaultSlowDisk)
@@ -120,7 +128,7 @@ func (o Options) withDefaults() Options {
 	return o
 }
 
-func orDefault[T int64 | time.Duration](v *T, d T) {
+func orDefault[T int | int64 | time.Duration](v *T, d T) {
 	if *v == 0 {
 		*v = d
 	}

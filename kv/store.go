@@ -53,6 +53,7 @@ type Store struct {
 	bootKeys int
 
 	dirLock  *pebble.Lock
+	holding  *holding
 	closing  sync.Once
 	closeErr error
 	releases []func() error // undone at Close, last first
@@ -136,6 +137,9 @@ func (s *Store) prepare() error {
 	if err := checkFormat(files); err != nil {
 		return err
 	}
+	if err := checkWritable(fsys, dir); err != nil {
+		return err
+	}
 	if err := checkSpace(fsys, dir, files, s.opts.MinFree); err != nil {
 		return err
 	}
@@ -143,6 +147,12 @@ func (s *Store) prepare() error {
 }
 
 func (s *Store) lock() error {
+	h, err := holdDir(s.opts.FS, s.dir)
+	if err != nil {
+		return err
+	}
+	s.holding = h
+	s.onClose(h.release)
 	l, err := lockDir(s.opts.FS, s.dir)
 	if err != nil {
 		return err
@@ -182,6 +192,7 @@ func (s *Store) engineOptions(fsys vfs.FS) *pebble.Options {
 		CompactionConcurrencyRange:  func() (int, int) { return 1, 2 },
 		LBaseMaxBytes:               64 << 20,
 		CacheSize:                   s.opts.Cache,
+		MaxOpenFiles:                s.opts.OpenFiles,
 		FlushDelayDeleteRange:       30 * time.Second,
 		Logger:                      engineLog{s, s.opts.Logger},
 		EventListener:               s.listener(),
@@ -314,6 +325,7 @@ func (s *Store) Close() error {
 			return
 		}
 		s.closed.Store(true)
+		s.checkPlace()
 		// All that was answered is in the logs. What the flush saves is the
 		// next start's work, and it is not worth a stop that never ends.
 		s.closeErr = errors.Join(s.flush(s.health.nextError()), s.undo())

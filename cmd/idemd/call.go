@@ -20,7 +20,9 @@ type callCmd struct {
 	Tool string `arg:"" help:"The tool to call."`
 	Args string `arg:"" name:"args-json" help:"Its arguments, a JSON object; - reads them from stdin, @FILE from a file."`
 
-	Key      string        `placeholder:"K" help:"The name of your intent, the same every time you ask for it. Required: this program never makes one up."`
+	// Not from the environment: a key that is left over there would give one
+	// name to every intent.
+	Key      string        `env:"-" placeholder:"K" help:"The name of your intent, the same every time you ask for it. Required: this program never makes one up."`
 	Wait     time.Duration `default:"10s" placeholder:"10s" help:"How long to wait for the end, up to 60s; 0 only hands the call in."`
 	Retries  uint          `default:"0" placeholder:"N" help:"How often to try again, with the same key, after a lost answer or while the server is unavailable (none)."`
 	ClientID *string       `name:"client-id" placeholder:"ID" help:"A name to store with the call."`

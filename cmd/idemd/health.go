@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"net/http"
 )
 
@@ -16,12 +17,16 @@ func (*healthCmd) Help() string {
 
 // Run asks whether the server lives, and whether it accepts calls.
 func (c *healthCmd) Run(ctx context.Context, con *console) error {
+	stranger := exit(exitUnavailable, "%s answers, and is not idemd; check --url", c.URL)
 	a, err := c.send(ctx, question{method: http.MethodGet, path: "/healthz"})
 	if err != nil {
 		return failed(err, exitUnavailable)
 	}
 	if a.status != http.StatusOK {
 		return exit(exitUnavailable, "%s does not live: status %d", c.URL, a.status)
+	}
+	if a.health() != "ok" { // any web server may answer 200
+		return stranger
 	}
 	a, err = c.send(ctx, question{method: http.MethodGet, path: "/readyz"})
 	if err != nil {
@@ -36,8 +41,22 @@ func (c *healthCmd) Run(ctx context.Context, con *console) error {
 		why := a.refused(exitUnavailable).message
 		return exit(exitUnavailable, "%s lives and accepts no calls: %s", c.URL, why)
 	}
+	if a.health() != "ready" {
+		return stranger
+	}
 	if !c.JSON {
 		con.say("%s lives and accepts calls", c.URL)
 	}
 	return nil
+}
+
+// health is the status that an answer of /healthz or /readyz gives.
+func (a *answer) health() string {
+	var doc struct {
+		Status string `json:"status"`
+	}
+	if json.Unmarshal(a.body, &doc) != nil {
+		return ""
+	}
+	return doc.Status
 }

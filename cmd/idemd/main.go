@@ -17,7 +17,7 @@ import (
 
 const description = `An idempotent tool-call backend: one key, one call, one effect.
 
-Every flag can also be given in the environment, as IDEMD_ and its name: IDEMD_URL, IDEMD_DATA, IDEMD_TOOL_TIMEOUT.
+Flags can also be given in the environment, as IDEMD_ and the name: IDEMD_URL, IDEMD_DATA, IDEMD_TOOL_TIMEOUT. Not from there come call's --key, all that resolve decides by (--outcome, --by, --note, --result, --error), and list's --client-id.
 
 Data goes to stdout, words go to stderr. Exit codes of the client commands:
 
@@ -86,11 +86,12 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 }
 
 func (c *console) run(ctx context.Context, args []string) (code int) {
+	out := &witness{w: c.stdout}
 	parser, err := kong.New(&cli{},
 		kong.Name("idemd"),
 		kong.Description(description),
 		kong.DefaultEnvars("IDEMD"),
-		kong.Writers(c.stdout, c.stderr),
+		kong.Writers(out, c.stderr),
 		kong.ConfigureHelp(kong.HelpOptions{Compact: true, NoExpandSubcommands: true, NoAppDescFormat: true}),
 		// kong goes on after Exit as if it had not been called.
 		kong.Exit(func(code int) { panic(exited(code)) }),
@@ -110,11 +111,28 @@ func (c *console) run(ctx context.Context, args []string) (code int) {
 		}
 	}()
 	chosen, err := parser.Parse(args)
+	if out.err != nil { // kong takes help that cannot be written for bad usage
+		return report(c, exit(exitOutput, "cannot write to stdout: %v", out.err))
+	}
 	if err != nil {
 		c.say("idemd: %v\nTry idemd --help.", err)
 		return exitUsage
 	}
 	return report(c, chosen.Run())
+}
+
+// witness remembers that a write failed.
+type witness struct {
+	w   io.Writer
+	err error
+}
+
+func (w *witness) Write(b []byte) (int, error) {
+	n, err := w.w.Write(b)
+	if err != nil {
+		w.err = err
+	}
+	return n, err
 }
 
 // exited carries an exit code out of kong.

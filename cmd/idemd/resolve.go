@@ -3,18 +3,22 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"net/http"
+	"strings"
 
 	"github.com/idemd/idemd/idem"
 )
 
 type resolveCmd struct {
-	ID      string `arg:"" help:"The held call's id, c_…"`
-	Outcome string `required:"" enum:"succeeded,failed,retry" placeholder:"O" help:"What is decided: succeeded, failed, or retry: run it once more."`
-	By      string `required:"" placeholder:"NAME" help:"Who decides; goes to the audit trail."`
-	Note    string `placeholder:"TEXT" help:"Why; goes to the audit trail."`
-	Result  string `placeholder:"JSON" help:"The result of a call that succeeded."`
-	Error   string `placeholder:"JSON" help:"The error of a call that failed: {\"code\",\"message\",\"retryable\"}."`
+	ID string `arg:"" help:"The held call's id, c_…"`
+
+	// Not from the environment: what is left over there must not decide a call.
+	Outcome string `env:"-" required:"" enum:"succeeded,failed,retry" placeholder:"O" help:"What is decided: succeeded, failed, or retry: run it once more."`
+	By      string `env:"-" required:"" placeholder:"NAME" help:"Who decides; goes to the audit trail."`
+	Note    string `env:"-" placeholder:"TEXT" help:"Why; goes to the audit trail."`
+	Result  string `env:"-" placeholder:"JSON" help:"The result of a call that succeeded."`
+	Error   string `env:"-" placeholder:"JSON" help:"The error of a call that failed: {\"code\",\"message\",\"retryable\"}."`
 
 	remote
 }
@@ -31,22 +35,15 @@ func (c *resolveCmd) Run(ctx context.Context, con *console) error {
 	if err != nil {
 		return err
 	}
-	doc := struct {
-		Outcome string          `json:"outcome"`
-		By      string          `json:"by"`
-		Note    string          `json:"note,omitempty"`
-		Result  json.RawMessage `json:"result,omitempty"`
-		Error   json.RawMessage `json:"error,omitempty"`
-	}{Outcome: c.Outcome, By: c.By, Note: c.Note, Result: json.RawMessage(c.Result), Error: json.RawMessage(c.Error)}
 	switch {
 	case c.Result != "" && c.Outcome != string(idem.OutcomeSucceeded):
 		return exit(exitUsage, "--result goes with --outcome succeeded")
 	case c.Error != "" && c.Outcome != string(idem.OutcomeFailed):
 		return exit(exitUsage, "--error goes with --outcome failed")
 	}
-	body, err := json.Marshal(doc)
+	body, err := c.body()
 	if err != nil {
-		return exit(exitUsage, "--result or --error is not JSON")
+		return err
 	}
 	a, err := c.send(ctx, question{method: http.MethodPost, path: path + "/resolve", body: body})
 	if err != nil {
@@ -69,4 +66,29 @@ func (c *resolveCmd) Run(ctx context.Context, con *console) error {
 		con.say("%s, call %s", call.Status, plain(call.CallID))
 	}
 	return nil
+}
+
+// body builds the request. The result and the error go out byte for byte as they
+// were given.
+func (c *resolveCmd) body() ([]byte, error) {
+	doc := struct {
+		Outcome string `json:"outcome"`
+		By      string `json:"by"`
+		Note    string `json:"note,omitempty"`
+	}{c.Outcome, c.By, c.Note}
+	body, err := json.Marshal(doc)
+	if err != nil {
+		return nil, err
+	}
+	body = body[:len(body)-1] // its brace
+	for _, m := range []struct{ name, value string }{{"result", c.Result}, {"error", c.Error}} {
+		if m.value == "" {
+			continue
+		}
+		if !json.Valid([]byte(m.value)) { // else it could bring members of its own
+			return nil, exit(exitUsage, "--%s is not JSON", m.name)
+		}
+		body = fmt.Appendf(body, `,"%s":%s`, m.name, strings.TrimSpace(m.value))
+	}
+	return append(body, '}'), nil
 }

@@ -9,7 +9,9 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"os/signal"
 	"path/filepath"
+	"syscall"
 	"time"
 
 	"github.com/idemd/idemd/httpapi"
@@ -52,10 +54,17 @@ type serveCmd struct {
 func (*serveCmd) Help() string {
 	return `Stops on SIGINT or SIGTERM: new calls are refused, running ones are waited for,
 what does not end in time is given back and runs at the next start. A second
-signal ends the process at once, which loses nothing that was accepted.
+signal, or a SIGHUP, ends the process at once, which loses nothing that was
+accepted.
 
-Exit codes: 0 clean stop, 2 bad flags, 70 the store can no longer be trusted to
-write (start again), 75 the data directory is in use.`
+Connections get the file handles (ulimit -n) that the store does not need; where
+those are few, --max-in-flight is lowered, and the log says so.
+
+Exit codes: 0 clean stop, 1 it cannot start or go on serving (the port is in use,
+a permission is missing, the store cannot be opened, too little disk space, too
+few file handles), 2 bad flags, 70 the store can no longer be trusted to write
+(start again), 75 the data directory is in use, 128 and the number of a signal
+that ended it at once.`
 }
 
 // Validate is called by kong before Run.
@@ -65,6 +74,7 @@ func (c *serveCmd) Validate() error {
 		httpapi.Options{MaxInFlight: c.MaxInFlight}.Validate(),
 		c.positive(),
 		c.checkListen(),
+		c.checkData(),
 	)
 }
 
@@ -90,12 +100,22 @@ func (c *serveCmd) settings() runner.Settings {
 	}
 }
 
-// checkListen refuses an address that others can reach, unless somebody said
+func (c *serveCmd) checkData() error {
+	if c.Data == "" {
+		return errors.New("--data is empty")
+	}
+	return nil
+}
+
+// checkListen refuses what is no address, and an address that others can reach, unless somebody said
 // so: nothing asks callers who they are.
 func (c *serveCmd) checkListen() error {
-	host, _, err := net.SplitHostPort(c.Listen)
+	host, port, err := net.SplitHostPort(c.Listen)
 	if err != nil {
 		return fmt.Errorf("--listen: %q is not HOST:PORT", c.Listen)
+	}
+	if _, err := net.LookupPort("tcp", port); err != nil { // names are ports too
+		return fmt.Errorf("--listen: %q is not a port, 0 to 65535", port)
 	}
 	if host == "localhost" || c.Insecure {
 		return nil
@@ -121,10 +141,23 @@ type daemon struct {
 
 // startDaemon opens the store, takes up what an earlier life left, and then
 // listens.
-func (c *serveCmd) startDaemon(ctx context.Context, log *slog.Logger) (_ *daemon, err error) {
+// It ends the process by die when the store can no longer be trusted.
+func (c *serveCmd) startDaemon(ctx context.Context, log *slog.Logger, die func(code int)) (_ *daemon, err error) {
 	d := &daemon{log: log, served: make(chan error, 1)}
 	began := time.Now()
-	if d.store, err = kv.Open(kv.Options{Dir: c.Data, Logger: log}); err != nil {
+	limit, err := handleLimit()
+	if err != nil {
+		return nil, err
+	}
+	share, err := shareHandles(limit, c.MaxInFlight)
+	if err != nil {
+		return nil, err
+	}
+	if share.maxConns < connsPerRequest*c.MaxInFlight {
+		log.Warn("few file handles (ulimit -n): fewer connections", "limit", limit,
+			"connections", share.maxConns, "max_in_flight", share.maxInFlight, "store", share.openFiles)
+	}
+	if d.store, err = kv.Open(kv.Options{Dir: c.Data, Logger: log, OpenFiles: share.openFiles, Exit: die}); err != nil {
 		return nil, err
 	}
 	defer func() {
@@ -155,7 +188,9 @@ func (c *serveCmd) startDaemon(ctx context.Context, log *slog.Logger) (_ *daemon
 		return nil, errors.Join(err, l.Close())
 	}
 	d.addr = l.Addr()
-	d.server = httpapi.New(d.runner, httpapi.Options{MaxInFlight: c.MaxInFlight, Chaos: c.Chaos, Logger: log, Version: thisBuild().Version})
+	d.server = httpapi.New(d.runner, httpapi.Options{
+		MaxConns: share.maxConns, MaxInFlight: share.maxInFlight, Chaos: c.Chaos, Logger: log, Version: thisBuild().Version,
+	})
 	go func() { d.served <- d.server.Serve(l) }()
 	log.Info("ready", "addr", d.addr.String(), "data", c.Data, "tools", len(tools), "took", time.Since(began).String())
 	return d, nil
@@ -184,8 +219,27 @@ func (d *daemon) stop(ctx context.Context) error {
 
 // Run serves until the context ends, then stops cleanly.
 func (c *serveCmd) Run(ctx context.Context, con *console) error {
-	log := slog.New(c.logHandler(con.stderr))
-	d, err := c.startDaemon(ctx, log)
+	// What callers hand in is nobody else's business on this machine.
+	syscall.Umask(0o077)
+	// That the reader of the log has gone is no reason to end.
+	signal.Ignore(syscall.SIGPIPE)
+
+	terminal := isTerminal(con.stderr)
+	w := newLogWriter(con.stderr, slog.New(c.logHandler(con.stderr, terminal)))
+	defer w.close(flushTime)
+	die := func(code int) {
+		w.close(flushTime)
+		os.Exit(code)
+	}
+	// All words go the same way: they stay in order, and even the last one does
+	// not wait for a reader that is stuck.
+	words := *con
+	words.stderr = w
+	return exitQuietly(report(&words, c.serve(ctx, &words, slog.New(c.logHandler(w, terminal)), die)))
+}
+
+func (c *serveCmd) serve(ctx context.Context, con *console, log *slog.Logger, die func(code int)) error {
+	d, err := c.startDaemon(ctx, log, die)
 	switch {
 	case errors.Is(err, kv.ErrInUse):
 		return exit(exitInUse, "%v", err)
@@ -214,9 +268,9 @@ func (c *serveCmd) Run(ctx context.Context, con *console) error {
 }
 
 // logHandler writes text to a terminal, and JSON to anything else.
-func (c *serveCmd) logHandler(w io.Writer) slog.Handler {
+func (c *serveCmd) logHandler(w io.Writer, terminal bool) slog.Handler {
 	o := &slog.HandlerOptions{Level: c.LogLevel}
-	if c.LogFormat == "text" || c.LogFormat == "auto" && isTerminal(w) {
+	if c.LogFormat == "text" || c.LogFormat == "auto" && terminal {
 		return slog.NewTextHandler(w, o)
 	}
 	return slog.NewJSONHandler(w, o)

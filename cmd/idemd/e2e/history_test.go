@@ -266,7 +266,7 @@ func (h *histories) one(k *keyed, random *rand.Rand) error {
 // decision is somebody's, and no two are alike.
 func decision(random *rand.Rand) (want phase, body string) {
 	n := random.Uint64()
-	switch random.IntN(6) {
+	switch random.IntN(8) {
 	case 0:
 		return succeeded, fmt.Sprintf(`{"outcome":"succeeded","by":"e2e","result":{"n":"%x"}}`, n)
 	case 1:
