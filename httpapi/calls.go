@@ -17,13 +17,9 @@ import (
 )
 
 // submit answers POST /v1/tool-calls. The order of the checks is part of the
-// contract: media type and size; key, envelope, canonical form, chaos header;
-// everything after that is the service's.
-func (s *Server) submit(x *exchange) (answer, error) {
-	body, err := x.readJSON()
-	if err != nil {
-		return answer{}, err
-	}
+// contract: media type and size; key, envelope, canonical form, chaos header,
+// query; everything after that is the service's.
+func (s *Server) submit(x *exchange, body []byte) (answer, error) {
 	if x.keyErr != nil {
 		return answer{}, x.keyErr
 	}
@@ -38,6 +34,9 @@ func (s *Server) submit(x *exchange) (answer, error) {
 	}
 	fault, err := x.fault()
 	if err != nil {
+		return answer{}, err
+	}
+	if err := x.noQuery(); err != nil {
 		return answer{}, err
 	}
 	wait := x.wait()
@@ -153,9 +152,12 @@ func (x *exchange) readJSON() ([]byte, error) {
 	}
 	buf := x.buffer()
 	// It grows with what arrives, never with what the client announced.
-	_, err := buf.ReadFrom(http.MaxBytesReader(x.w, x.r.Body, limit))
+	_, err := buf.ReadFrom(&heldBody{x: x, r: http.MaxBytesReader(x.w, x.r.Body, limit)})
 	var over *http.MaxBytesError
 	switch {
+	case errors.Is(err, errHeld):
+		x.w.Header()["Connection"] = headerClose
+		return nil, errHeld
 	case errors.As(err, &over):
 		return nil, tooLarge(limit)
 	case err != nil:
@@ -163,6 +165,35 @@ func (x *exchange) readJSON() ([]byte, error) {
 		return nil, badRequest("the body could not be read to its end")
 	}
 	return buf.Bytes(), nil
+}
+
+const (
+	// freeBody is how much of each body does not count against MaxBodyBytesHeld.
+	freeBody = 16 << 10
+	// heldStep is by how much a body's share of it grows.
+	heldStep = 16 << 10
+)
+
+var errHeld = idem.Errorf(idem.CodeUnavailable, "too many bytes of bodies are held")
+
+// heldBody counts a body against MaxBodyBytesHeld while it arrives. What it
+// counted stays counted until finish: the bytes are there as long.
+type heldBody struct {
+	x    *exchange
+	r    io.Reader
+	read int64
+}
+
+func (h *heldBody) Read(p []byte) (int, error) {
+	n, err := h.r.Read(p)
+	h.read += int64(n)
+	for h.read > freeBody+h.x.held {
+		h.x.held += heldStep
+		if h.x.s.held.Add(heldStep) > h.x.s.o.MaxBodyBytesHeld {
+			return 0, errHeld
+		}
+	}
+	return n, err
 }
 
 func tooLarge(limit int64) error {

@@ -330,14 +330,9 @@ var contract = []struct {
 		// The upper half does not wait.
 		w.post("k", gateBody, "Prefer", "wait=60").want(202).has("Preference-Applied", "")
 		w.do(fits, "GET", "/v1/tool-calls/by-key/k", "", headers{"Prefer": {"wait=60"}}).want(200).has("Preference-Applied", "")
-		// A body that does not come takes the second place.
-		c, err := net.Dial("tcp", w.addr)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer c.Close()
-		fmt.Fprintf(c, "POST /v1/tool-calls HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 10\r\n\r\n{")
-		w.inFlight(2)
+		// Somebody takes the second place.
+		w.server.inFlight.Add(1)
+		defer w.server.inFlight.Add(-1)
 		w.post("k", gateBody).want(503, idem.CodeUnavailable).has("Retry-After", "1", "Idempotency-Key", "k", "Idempotent-Replayed", "false")
 		w.get("/stats").want(503, idem.CodeUnavailable)
 		w.get("/healthz").want(200)
@@ -468,6 +463,13 @@ var contract = []struct {
 		w := newWorld(t)
 		id := w.post("k", `{"tool":"charge","args":{"amount":1}}`, "Prefer", "wait=60").call().ID
 		w.clock.advance(2 * window)
+		// Not swept yet: people may look, although the key itself is refused.
+		w.get("/v1/tool-calls/"+id).want(200).has("Idemd-Call-Id", id)
+		w.get("/v1/tool-calls/by-key/k").want(200).has("Idemd-Call-Id", id, "Idempotent-Replayed", "true")
+		w.post("k", `{"tool":"charge","args":{"amount":1}}`).want(410, idem.CodeKeyExpired)
+		if calls, _ := w.page("/v1/tool-calls", "calls", ""); len(calls) != 1 {
+			t.Errorf("listed: %v", calls)
+		}
 		key := idem.Key{Namespace: idem.DefaultNamespace, Name: "k"}
 		if _, err := w.store.Update(t.Context(), key, idem.Expire(w.clock.now())); err != nil {
 			t.Fatal(err)
@@ -751,6 +753,27 @@ var contract = []struct {
 			for _, method := range []string{"GET", "POST", "DELETE", "FROB"} {
 				w.do(fits, method, path, "", nil).want(404, idem.CodeNotFound).effect(idem.DoubtNone)
 			}
+		}
+	}},
+	{"unknown query parameter", func(t scene) {
+		w := newWorld(t)
+		w.post("a", `{"tool":"charge","args":{"amount":1}}`, "Prefer", "wait=60").want(200)
+		id := w.get("/v1/tool-calls/by-key/a").want(200).call().ID
+		for _, path := range []string{"/v1/tool-calls", "/v1/tool-calls/" + id, "/v1/tool-calls/" + id + "/audit", "/v1/effects", "/v1/tools", "/stats"} {
+			for _, query := range []string{"?nope", "?nope=1"} {
+				w.do(beyond, "GET", path+query, "", nil).want(400, idem.CodeBadRequest).effect(idem.DoubtNone)
+			}
+		}
+		// A key with a question mark that nobody encoded is not the key before it.
+		for _, path := range []string{"a?b", "a?b=c", "a?"} {
+			w.do(beyond, "GET", "/v1/tool-calls/by-key/"+path, "", nil).want(400, idem.CodeBadRequest).has("Idempotency-Key", "", "Idempotent-Replayed", "false")
+		}
+		w.do(beyond, "GET", "/v1/tool-calls/by-key?x=1", "", withKey("a")).want(400, idem.CodeBadRequest).has("Idempotency-Key", "a", "Idempotent-Replayed", "false")
+		w.do(beyond, "POST", "/v1/tool-calls?wait=1", gateBody, withKey("k")).want(400, idem.CodeBadRequest).has("Idempotency-Key", "k", "Idempotent-Replayed", "false")
+		w.do(beyond, "POST", "/v1/tool-calls/"+id+"/resolve?dry=1", `{"outcome":"retry","by":"a"}`, nil).want(400, idem.CodeBadRequest)
+		w.stored(1)
+		for _, path := range []string{"/healthz", "/readyz", "/openapi.yaml"} {
+			w.get(path + "?t=1").want(200)
 		}
 	}},
 	{"other method", func(t scene) {

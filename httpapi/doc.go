@@ -9,8 +9,10 @@
 //     (problems). Every error has one shape, to which the members of RFC 9457
 //     are added where Accept prefers application/problem+json.
 //   - A stored result or error is sent byte for byte as it was stored.
-//   - A client cannot take more than its share: bodies, header sections, requests
-//     in flight, waits, connections, and the time without progress are bounded.
+//   - A client cannot take more than its share: bodies, the bytes of all bodies
+//     together, header sections, requests in flight, waits, streams, connections,
+//     and the time without progress are bounded. A body that is still arriving
+//     takes no place of others, and an idle connection gives way to a newcomer.
 //   - No key and no argument reaches a log.
 //
 // What it does not promise: anything about calls. It knows no law; it only says
@@ -58,7 +60,7 @@
 //	call by id, wait                   200 at the next end, or as it is
 //	call by key in the path            200 call; any allowed byte, decoded once
 //	call by key in the header          200 call; 404 not_found; 400 without a key
-//	call past its window               410 key_expired
+//	call past its window               200 until it is swept, then 410 key_expired
 //	list                               200 newest first, filters, pages
 //	list, bad query                    400 bad_request; foreign cursors too
 //	audit                              200 events, pages
@@ -79,6 +81,7 @@
 //
 //	Everywhere
 //	no such route                      404 not_found
+//	unknown query parameter            400 bad_request, except on probes
 //	other method                       405 method_not_allowed, Allow
 //	header section too large           431 headers_too_large
 //
@@ -93,7 +96,9 @@
 // most 255 bytes and no control characters. A content coding of the body is
 // 415. Of several waits in Prefer the first one counts, also where it cannot be
 // read. In a query an empty parameter counts as absent, and an unknown one is
-// 400. Preference-Applied says that the wait was handed on, also where the answer
+// 400 on every route except /healthz, /readyz and /openapi.yaml: what somebody
+// asked for and did not get would go unnoticed, and a key in a path whose question
+// mark nobody encoded would be another key. Preference-Applied says that the wait was handed on, also where the answer
 // came at once. The window of a tool is a duration as Go writes it.
 //
 // Accept chooses between two forms of an error, and nothing is ever 406: plain

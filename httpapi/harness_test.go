@@ -191,6 +191,7 @@ type reply struct {
 	status int
 	header http.Header
 	raw    string
+	close  bool // the connection is not used again
 }
 
 // header lines of a request; a nil value removes what post sets by itself.
@@ -232,7 +233,7 @@ func (h *harness) do(w wants, method, path, body string, hs headers) *reply {
 	}
 	h.spec.check(h.t, w, req, []byte(body), resp, raw)
 	checkForm(h.t, req, resp, raw)
-	return &reply{t: h.t, status: resp.StatusCode, header: resp.Header, raw: string(raw)}
+	return &reply{t: h.t, status: resp.StatusCode, header: resp.Header, raw: string(raw), close: resp.Close}
 }
 
 // checkForm checks that an error has the form that was asked for, and that its

@@ -46,8 +46,10 @@ type exchange struct {
 	tool      string // as the body says
 	submitted bool   // handed to the service, which counts it from here on
 
-	entered bool // counted as in flight
-	crowded bool // too many in flight to wait
+	entered   bool  // counted as in flight
+	crowded   bool  // too many in flight to wait
+	held      int64 // bytes of the body that count against the bound
+	streaming bool  // counted as a stream of the ledger
 
 	status  int         // as answered; 0 while nothing was written
 	callID  idem.CallID // for the log
@@ -100,6 +102,10 @@ func (x *exchange) finish(start time.Time) {
 	}
 	if x.entered {
 		x.s.inFlight.Add(-1)
+	}
+	x.s.held.Add(-x.held)
+	if x.streaming {
+		x.s.streams.Add(-1)
 	}
 	if x.scratch != nil && x.scratch.buf.Cap() <= maxScratch {
 		scratches.Put(x.scratch)
@@ -168,18 +174,52 @@ func (s *Server) counted(h handler) handler {
 // limited refuses what is too much.
 func (s *Server) limited(h handler) handler {
 	return func(x *exchange) (answer, error) {
-		n := s.inFlight.Add(1)
-		x.entered = true
-		if n > int64(s.o.MaxInFlight) {
-			return answer{}, errBusy
+		if err := x.enter(); err != nil {
+			return answer{}, err
 		}
-		x.crowded = n > int64(s.o.MaxInFlight+1)/2
-		if tooManyHeaders(x.r, s.o.MaxHeaderBytes) {
-			x.w.Header()["Connection"] = headerClose
-			return answer{}, errHeaders
+		if err := x.checkHeaders(); err != nil {
+			return answer{}, err
 		}
 		return h(x)
 	}
+}
+
+// withBody is limited for requests with a body. They take their place only when
+// the body is there: slow senders would keep everybody else out for as long as
+// ReadTimeout lets them.
+func (s *Server) withBody(h func(x *exchange, body []byte) (answer, error)) handler {
+	return func(x *exchange) (answer, error) {
+		if err := x.checkHeaders(); err != nil {
+			return answer{}, err
+		}
+		body, err := x.readJSON()
+		if err != nil {
+			return answer{}, err
+		}
+		if err := x.enter(); err != nil {
+			return answer{}, err
+		}
+		return h(x, body)
+	}
+}
+
+// enter takes a place among the requests in flight, which finish gives back.
+func (x *exchange) enter() error {
+	n := x.s.inFlight.Add(1)
+	x.entered = true
+	if n > int64(x.s.o.MaxInFlight) {
+		return errBusy
+	}
+	x.crowded = n > int64(x.s.o.MaxInFlight+1)/2
+	return nil
+}
+
+func (x *exchange) checkHeaders() error {
+	if tooManyHeaders(x.r, x.s.o.MaxHeaderBytes) {
+		x.w.Header()["Connection"] = headerClose
+		return errHeaders
+	}
+	return nil
 }
 
 var (

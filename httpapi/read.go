@@ -21,6 +21,9 @@ func (s *Server) call(x *exchange) (answer, error) {
 	if err != nil {
 		return answer{}, err
 	}
+	if err := x.noQuery(); err != nil {
+		return answer{}, err
+	}
 	c, err := s.svc.Call(x.r.Context(), x.namespace(), id, x.wait())
 	return x.found(c, err)
 }
@@ -31,6 +34,11 @@ func (s *Server) callByPath(x *exchange) (answer, error) {
 	if err != nil {
 		return answer{}, err
 	}
+	// Before the key is looked at: of a key with a question mark that nobody
+	// encoded, the path holds the first part only, even where nothing follows.
+	if x.r.URL.RawQuery != "" || x.r.URL.ForceQuery {
+		return x.byKey(idem.Key{}, errQuery)
+	}
 	key, err := x.echoKey(name)
 	return x.byKey(key, err)
 }
@@ -38,6 +46,9 @@ func (s *Server) callByPath(x *exchange) (answer, error) {
 // callByHeader answers GET /v1/tool-calls/by-key with an Idempotency-Key header.
 func (s *Server) callByHeader(x *exchange) (answer, error) {
 	key, err := x.keyFromHeader()
+	if err == nil {
+		err = x.noQuery()
+	}
 	return x.byKey(key, err)
 }
 
@@ -55,8 +66,9 @@ func (x *exchange) byKey(key idem.Key, err error) (answer, error) {
 	return a, err
 }
 
-// found answers a look-up. What is left of a call after its window cannot be
-// shown as a call any more.
+// found answers a look-up. A call past its window is shown until it is swept:
+// people look at calls for longer than clients repeat them. What is left of it
+// then cannot be shown as a call any more.
 func (x *exchange) found(c idem.Call, err error) (answer, error) {
 	if err != nil {
 		return answer{}, err
@@ -124,6 +136,16 @@ func (x *exchange) params(known ...string) (map[string]string, error) {
 		params[name] = v[0]
 	}
 	return params, nil
+}
+
+var errQuery = badRequest("there are no query parameters here")
+
+// noQuery is params where none is known.
+func (x *exchange) noQuery() error {
+	if x.r.URL.RawQuery != "" {
+		return errQuery
+	}
+	return nil
 }
 
 func limitOf(params map[string]string) (int, error) {
@@ -281,8 +303,16 @@ func (s *Server) effects(x *exchange) (answer, error) {
 	return answer{status: http.StatusOK, body: p}, nil
 }
 
-// streamStep is how many rows of the ledger are in memory at once for a stream.
-const streamStep = 500
+const (
+	// streamStep is how many rows of the ledger are in memory at once for a
+	// stream, which is some 100 KiB.
+	streamStep = 256
+	// maxStreams is how many streams may go on at once: each is as long as the
+	// ledger and its reader make it, and holds a place in flight all the while.
+	maxStreams = 64
+)
+
+var errStreams = idem.Errorf(idem.CodeUnavailable, "too many streams of the ledger are going on")
 
 // streamEffects gives the whole ledger, a row a line. It asks for step after
 // step, so that nothing in the store is held while the reader is slow. A stream
@@ -290,6 +320,10 @@ const streamStep = 500
 func (s *Server) streamEffects(x *exchange) (answer, error) {
 	if x.r.URL.RawQuery != "" {
 		return answer{}, badRequest("the stream is the whole ledger; it takes no query parameters")
+	}
+	x.streaming = true // finish counts it off again
+	if s.streams.Add(1) > maxStreams {
+		return answer{}, errStreams
 	}
 	next := func(after idem.CallID) ([]idem.Effect, error) {
 		return s.svc.Effects(x.r.Context(), x.namespace(), after, streamStep)
@@ -329,6 +363,9 @@ func (s *Server) streamEffects(x *exchange) (answer, error) {
 
 // stats answers GET /stats.
 func (s *Server) stats(x *exchange) (answer, error) {
+	if err := x.noQuery(); err != nil {
+		return answer{}, err
+	}
 	stats, err := s.svc.Stats(x.r.Context())
 	if err != nil {
 		return answer{}, err
@@ -339,7 +376,10 @@ func (s *Server) stats(x *exchange) (answer, error) {
 func sortedNames(m map[string]idem.Counts) []string { return slices.Sorted(maps.Keys(m)) }
 
 // tools answers GET /v1/tools.
-func (s *Server) tools(*exchange) (answer, error) {
+func (s *Server) tools(x *exchange) (answer, error) {
+	if err := x.noQuery(); err != nil {
+		return answer{}, err
+	}
 	return answer{status: http.StatusOK, body: &toolsBody{tools: s.svc.Tools(), window: s.svc.Window()}}, nil
 }
 

@@ -11,13 +11,12 @@ import (
 )
 
 // resolve answers POST /v1/tool-calls/{call_id}/resolve.
-func (s *Server) resolve(x *exchange) (answer, error) {
-	body, err := x.readJSON()
+func (s *Server) resolve(x *exchange, body []byte) (answer, error) {
+	r, err := parseResolution(body)
 	if err != nil {
 		return answer{}, err
 	}
-	r, err := parseResolution(body)
-	if err != nil {
+	if err := x.noQuery(); err != nil {
 		return answer{}, err
 	}
 	id, err := x.callIDFromPath()

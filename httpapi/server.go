@@ -81,9 +81,10 @@ type Server struct {
 	routes   http.Handler
 	http     http.Server
 	inFlight atomic.Int64
+	held     atomic.Int64 // bytes of bodies beyond what each has free
+	streams  atomic.Int64 // of the ledger
 	handlers handlers
 
-	silent   sync.Map      // net.Conn: open, and nothing was ever asked over it
 	stopping chan struct{} // closed by Shutdown and Close: long answers end
 	stopOnce sync.Once
 }
@@ -108,19 +109,13 @@ func New(svc Service, o Options) *Server {
 		WriteTimeout:                 o.ReadTimeout + o.MaxWait + o.WriteTimeout,
 		MaxHeaderBytes:               o.MaxHeaderBytes, // net/http adds 4 KiB of slack; see tooManyHeaders
 		DisableGeneralOptionsHandler: true,
-		ConnState: func(c net.Conn, st http.ConnState) {
-			if st == http.StateNew {
-				s.silent.Store(c, nil)
-			} else {
-				s.silent.Delete(c)
+		ConnState: func(nc net.Conn, st http.ConnState) {
+			if c, ok := nc.(*conn); ok {
+				c.l.changed(c, st, time.Now())
 			}
 		},
 		ErrorLog: slog.NewLogLogger(o.Logger.Handler(), slog.LevelWarn),
 	}
-	// net/http would wait for these as if they had asked something.
-	s.http.RegisterOnShutdown(func() {
-		s.silent.Range(func(c, _ any) bool { _ = c.(net.Conn).Close(); return true })
-	})
 	return s
 }
 
@@ -136,13 +131,13 @@ func (s *Server) router() http.Handler {
 	}
 	post := func(pattern string, h handler) { r.Post(pattern, s.handle(pattern, h)) }
 
-	post("/v1/tool-calls", s.counted(s.limited(s.submit)))
+	post("/v1/tool-calls", s.counted(s.withBody(s.submit)))
 	get("/v1/tool-calls", s.limited(s.list))
 	get("/v1/tool-calls/by-key", s.limited(s.callByHeader))
 	get("/v1/tool-calls/by-key/*", s.limited(s.callByPath))
 	get("/v1/tool-calls/{call_id}", s.limited(s.call))
 	get("/v1/tool-calls/{call_id}/audit", s.limited(s.audit))
-	post("/v1/tool-calls/{call_id}/resolve", s.limited(s.resolve))
+	post("/v1/tool-calls/{call_id}/resolve", s.withBody(s.resolve))
 	get("/v1/effects", s.limited(s.effects))
 	get("/v1/tools", s.limited(s.tools))
 	get("/stats", s.limited(s.stats))
@@ -161,7 +156,10 @@ func (s *Server) Handler() http.Handler { return s.routes }
 
 // Serve answers on a listener until Shutdown or Close, and then returns nil.
 func (s *Server) Serve(l net.Listener) error {
-	err := s.http.Serve(newListener(l, s.o.MaxConns, s.log))
+	bounded := newListener(l, s.o.MaxConns, s.log)
+	// net/http would wait for these as if they had asked something.
+	s.http.RegisterOnShutdown(bounded.closeSilent)
+	err := s.http.Serve(bounded)
 	if errors.Is(err, http.ErrServerClosed) {
 		return nil
 	}
@@ -232,19 +230,30 @@ func (s *Server) stop() { s.stopOnce.Do(func() { close(s.stopping) }) }
 // Options are what an operator may want to set. A zero field takes the default.
 type Options struct {
 	// MaxBody is the largest body of a request, in bytes. Default 1 MiB. Too
-	// low refuses honest requests, too high lets a few clients take the memory:
-	// MaxInFlight bodies may be held at once. 1 KiB to 64 MiB.
+	// low refuses honest requests, too high lets a few clients take
+	// MaxBodyBytesHeld for themselves. 1 KiB to 64 MiB.
 	MaxBody int64
 
+	// MaxBodyBytesHeld is how many bytes of bodies are there at once, of requests
+	// that are still arriving and of those that are worked on; what is above is
+	// refused. The first 16 KiB of each body do not count, so that ordinary
+	// requests pass whatever the large ones do. Default 256 MiB. Too low refuses
+	// large bodies under ordinary load, too high runs out of memory before it
+	// refuses: what is made of a body takes a few times its size. At least
+	// MaxBody.
+	MaxBodyBytesHeld int64
+
 	// MaxInFlight is how many requests are worked on at once; what is above is
-	// refused at once. Waits are honoured only for the lower half. Default
+	// refused at once. A body that is still arriving is not worked on. Waits are honoured only for the lower half. Default
 	// 4096. Too low refuses under ordinary load, too high runs out of memory
 	// before it refuses. 1 to 1,000,000.
 	MaxInFlight int
 
-	// MaxConns is how many connections may be open; the next ones wait in the
-	// listener's backlog. Default 4 × MaxInFlight. Too low lets idle clients
-	// shut others out, too high runs out of file handles. At least MaxInFlight.
+	// MaxConns is how many connections may be open. For the next one, the one
+	// that has been idle the longest is closed; where none is idle, newcomers
+	// wait in the listener's backlog. Default 4 × MaxInFlight. Too low costs
+	// idle clients their connections, too high runs out of file handles. At
+	// least MaxInFlight.
 	MaxConns int
 
 	// MaxWait caps Prefer: wait. Default 60 s. Too low makes clients poll, too
@@ -290,6 +299,7 @@ type Options struct {
 
 func (o Options) withDefaults() Options {
 	o.MaxBody = orDefault(o.MaxBody, 1<<20)
+	o.MaxBodyBytesHeld = orDefault(o.MaxBodyBytesHeld, 256<<20)
 	o.MaxInFlight = orDefault(o.MaxInFlight, 4096)
 	o.MaxConns = orDefault(o.MaxConns, 4*o.MaxInFlight)
 	o.MaxWait = orDefault(o.MaxWait, time.Minute)
@@ -323,6 +333,7 @@ func (o Options) Validate() error {
 		}
 	}
 	want(o.MaxBody >= 1<<10 && o.MaxBody <= 64<<20, "MaxBody is %d; want 1 KiB to 64 MiB", o.MaxBody)
+	want(o.MaxBodyBytesHeld >= o.MaxBody, "MaxBodyBytesHeld is %d; want at least MaxBody, %d", o.MaxBodyBytesHeld, o.MaxBody)
 	want(o.MaxInFlight >= 1 && o.MaxInFlight <= 1_000_000, "MaxInFlight is %d; want 1 to 1,000,000", o.MaxInFlight)
 	want(o.MaxConns >= o.MaxInFlight, "MaxConns is %d; want at least MaxInFlight, %d", o.MaxConns, o.MaxInFlight)
 	want(o.MaxWait > 0 && o.MaxWait <= 10*time.Minute && o.MaxWait%time.Second == 0, "MaxWait is %v; want whole seconds up to 10m", o.MaxWait)

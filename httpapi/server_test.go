@@ -29,10 +29,10 @@ func TestOptions(t *testing.T) {
 	}
 	// Everything that is wrong is said at once.
 	err := Options{
-		MaxBody: 1, MaxInFlight: -1, MaxConns: -5, MaxWait: 1500 * time.Millisecond, ReadTimeout: time.Second,
+		MaxBody: 1, MaxBodyBytesHeld: -1, MaxInFlight: -1, MaxConns: -5, MaxWait: 1500 * time.Millisecond, ReadTimeout: time.Second,
 		ReadHeaderTimeout: 2 * time.Second, WriteTimeout: -1, IdleTimeout: -1, MaxHeaderBytes: 10,
 	}.Validate()
-	for _, name := range []string{"MaxBody", "MaxInFlight", "MaxConns", "MaxWait", "ReadHeaderTimeout", "WriteTimeout", "IdleTimeout", "MaxHeaderBytes"} {
+	for _, name := range []string{"MaxBody", "MaxBodyBytesHeld", "MaxInFlight", "MaxConns", "MaxWait", "ReadHeaderTimeout", "WriteTimeout", "IdleTimeout", "MaxHeaderBytes"} {
 		if err == nil || !strings.Contains(err.Error(), name+" is") {
 			t.Errorf("nothing about %s in %v", name, err)
 		}
@@ -538,46 +538,211 @@ func TestClientReadsSlowly(t *testing.T) {
 	}
 }
 
-// The bound on open connections: newcomers wait, are served when somebody
-// leaves, and the log says so once.
-func TestListenerBound(t *testing.T) {
-	h := serve(t, &fakeService{}, Options{MaxInFlight: 1, MaxConns: 2})
-	dial := func() net.Conn {
-		c, err := net.Dial("tcp", h.addr)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return c
+func dial(t *testing.T, addr string) net.Conn {
+	t.Helper()
+	c, err := net.Dial("tcp", addr)
+	if err != nil {
+		t.Fatal(err)
 	}
-	ask := func(c net.Conn) error {
-		fmt.Fprintf(c, "GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
-		resp, err := http.ReadResponse(bufio.NewReader(c), nil)
-		if err == nil {
-			resp.Body.Close()
-		}
+	t.Cleanup(func() { _ = c.Close() })
+	if err := c.SetReadDeadline(time.Now().Add(20 * time.Second)); err != nil { // less than ReadTimeout
+		t.Fatal(err)
+	}
+	return c
+}
+
+// askHealth asks over a connection that is kept.
+func askHealth(c net.Conn) error {
+	fmt.Fprintf(c, "GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
+	return readAnswer(c, http.StatusOK)
+}
+
+func readAnswer(c net.Conn, status int) error {
+	resp, err := http.ReadResponse(bufio.NewReader(c), nil)
+	if err != nil {
 		return err
 	}
-	a, b := dial(), dial()
-	defer b.Close()
-	for _, c := range []net.Conn{a, b} {
-		if err := ask(c); err != nil {
+	defer resp.Body.Close()
+	if resp.StatusCode != status {
+		return fmt.Errorf("answered with %s", resp.Status)
+	}
+	_, err = io.Copy(io.Discard, resp.Body)
+	return err
+}
+
+// sendPart sends a submission of which the last bytes are missing.
+func sendPart(t *testing.T, addr, body string, missing int) net.Conn {
+	t.Helper()
+	c := dial(t, addr)
+	fmt.Fprintf(c, "POST /v1/tool-calls HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nIdempotency-Key: slow\r\nContent-Length: %d\r\n\r\n%s", len(body), body[:len(body)-missing])
+	return c
+}
+
+// Bodies that do not come take nobody's place.
+func TestSlowBodiesTakeNoPlace(t *testing.T) {
+	svc := &fakeService{}
+	h := serve(t, svc, Options{MaxInFlight: 1, MaxConns: 8})
+	var slow []net.Conn
+	for range 3 {
+		slow = append(slow, sendPart(t, h.addr, chargeBody, 1))
+	}
+	eventually(t, "begun", func() bool { svc.mu.Lock(); defer svc.mu.Unlock(); return svc.delivered == len(slow) })
+	h.post("k", chargeBody).want(202)
+	h.server.waitIdle(t)
+	h.get("/stats").want(200)
+	h.server.waitIdle(t)
+	for _, c := range slow { // and are served when they are there
+		fmt.Fprint(c, chargeBody[len(chargeBody)-1:])
+		if err := readAnswer(c, http.StatusAccepted); err != nil {
+			t.Error(err)
+		}
+		h.server.waitIdle(t)
+	}
+}
+
+// padded is a body of n bytes.
+func padded(n int) string { return chargeBody + strings.Repeat(" ", n-len(chargeBody)) }
+
+// The bytes of all bodies together are bounded, except for what each has free.
+func TestBodyBytesHeld(t *testing.T) {
+	const large = 64 << 10
+	svc := &fakeService{}
+	h := serve(t, svc, Options{MaxBody: large, MaxBodyBytesHeld: large})
+	held := func(n int64) {
+		t.Helper()
+		eventually(t, "held", func() bool { return h.server.held.Load() == n })
+	}
+	slow := sendPart(t, h.addr, padded(large), 1)
+	held(large - freeBody)
+	svc.counted()
+	for range 2 { // what was refused holds nothing
+		r := h.post("k", padded(large)).want(503, idem.CodeUnavailable).effect(idem.DoubtNone).
+			has("Retry-After", "1", "Idempotency-Key", "k", "Idempotent-Replayed", "false")
+		if !r.close {
+			t.Error("the connection is kept, with half a body in it")
+		}
+		held(large - freeBody)
+	}
+	if d, r := svc.counted(); d != 2 || len(r) != 2 {
+		t.Errorf("%d deliveries, refused %q", d, r)
+	}
+	h.post("k", padded(freeBody)).want(202) // ordinary requests pass
+	fmt.Fprint(slow, " ")
+	if err := readAnswer(slow, http.StatusAccepted); err != nil {
+		t.Error(err)
+	}
+	held(0)
+	slow = sendPart(t, h.addr, padded(large), 1)
+	held(large - freeBody)
+	_ = slow.Close()
+	held(0)
+	h.post("k", padded(large)).want(202)
+	held(0)
+	svc.submit = func(context.Context, idem.Submission) (idem.Answer, error) { panic("no") }
+	h.post("k", padded(large)).want(500)
+	held(0)
+	svc.submit = func(context.Context, idem.Submission) (idem.Answer, error) { return idem.Answer{}, idem.ErrDropped }
+	_ = readAnswer(sendPart(t, h.addr, padded(large), 0), 0)
+	held(0)
+}
+
+// Streams are as long as their readers like, so only some of them may go on.
+func TestStreamsBounded(t *testing.T) {
+	row := idem.Effect{ID: idem.EffectID(idem.CallID{1}), CallID: idem.CallID{1}, Key: idem.Key{Name: "k"}, Tool: "charge", CreatedAt: exampleTime}
+	svc := &fakeService{effects: func(_ context.Context, _ idem.CallID, limit int) ([]idem.Effect, error) {
+		return slices.Repeat([]idem.Effect{row}, limit), nil
+	}}
+	h := serve(t, svc, Options{})
+	var readers []net.Conn
+	for range maxStreams {
+		c := dial(t, h.addr)
+		fmt.Fprintf(c, "GET /v1/effects HTTP/1.1\r\nHost: x\r\nAccept: %s\r\n\r\n", mediaStream)
+		readers = append(readers, c)
+	}
+	eventually(t, "begun", func() bool { return h.server.streams.Load() == maxStreams })
+	h.do(fits, "GET", "/v1/effects", "", headers{"Accept": {mediaStream}}).want(503, idem.CodeUnavailable).has("Retry-After", "1")
+	h.get("/v1/effects?limit=1").want(200) // pages go on
+	for _, c := range readers {
+		_ = c.Close()
+	}
+	eventually(t, "over", func() bool { return h.server.streams.Load() == 0 })
+	h.do(fits, "HEAD", "/v1/effects", "", headers{"Accept": {mediaStream}}).want(200)
+}
+
+// The bound on open connections: idle ones give way to newcomers, used or not;
+// where none is idle newcomers wait. The log says so once.
+func TestListenerBound(t *testing.T) {
+	svc := &fakeService{}
+	h := serve(t, svc, Options{MaxInFlight: 1, MaxConns: 2})
+	dial(t, h.addr) // and never used
+	for range 4 {
+		if err := askHealth(dial(t, h.addr)); err != nil {
 			t.Fatal(err)
 		}
 	}
-	third := dial()
-	defer third.Close()
-	eventually(t, "warned", func() bool { return strings.Contains(h.logs.String(), "too many open connections") })
+	busy := []net.Conn{sendPart(t, h.addr, chargeBody, 1), sendPart(t, h.addr, chargeBody, 1)}
+	eventually(t, "busy", func() bool { svc.mu.Lock(); defer svc.mu.Unlock(); return svc.delivered == 2 })
 	answered := make(chan error, 1)
-	go func() { answered <- ask(third) }()
+	last := dial(t, h.addr)
+	go func() { answered <- askHealth(last) }()
 	select {
 	case err := <-answered:
 		t.Fatalf("answered beyond the bound: %v", err)
 	default:
 	}
-	a.Close()
+	fmt.Fprint(busy[0], chargeBody[len(chargeBody)-1:]) // its connection is kept, and idle
+	if err := readAnswer(busy[0], http.StatusAccepted); err != nil {
+		t.Fatal(err)
+	}
 	if err := <-answered; err != nil {
 		t.Fatal(err)
 	}
+	fmt.Fprint(busy[1], chargeBody[len(chargeBody)-1:]) // whoever asked something was left alone
+	if err := readAnswer(busy[1], http.StatusAccepted); err != nil {
+		t.Fatal(err)
+	}
+	if n := strings.Count(h.logs.String(), "too many open connections"); n != 1 {
+		t.Errorf("warned %d times", n)
+	}
+}
+
+// The connection that has been idle the longest is closed, but none that may be
+// about to ask.
+func TestListenerEvict(t *testing.T) {
+	l := newListener(nil, 3, slog.New(slog.DiscardHandler))
+	now := exampleTime
+	open := func() *conn {
+		l.places <- struct{}{}
+		c, other := net.Pipe()
+		t.Cleanup(func() { _ = other.Close() })
+		return &conn{Conn: c, l: l, leave: sync.OnceFunc(l.leave)}
+	}
+	a, b, c := open(), open(), open()
+	for _, s := range []struct {
+		c  *conn
+		st http.ConnState
+	}{{a, http.StateNew}, {b, http.StateNew}, {c, http.StateNew}, {a, http.StateActive}, {b, http.StateActive}, {a, http.StateIdle}} {
+		now = now.Add(time.Millisecond)
+		l.changed(s.c, s.st, now)
+	}
+	// Idle are now c, 3 ms longer than a.
+	if wait := l.evict(now); wait != minIdle-3*time.Millisecond {
+		t.Errorf("wait %v", wait)
+	}
+	now = now.Add(minIdle)
+	for _, gone := range []*conn{c, a} {
+		if wait := l.evict(now); wait != 0 {
+			t.Errorf("wait %v", wait)
+		}
+		if _, err := gone.Read(make([]byte, 1)); !errors.Is(err, io.ErrClosedPipe) {
+			t.Errorf("not closed: %v", err)
+		}
+		l.changed(gone, http.StateClosed, now) // as net/http will notice
+	}
+	if wait := l.evict(now); wait != minIdle || len(l.places) != 1 {
+		t.Errorf("wait %v, %d places", wait, len(l.places))
+	}
+	_ = b.Close()
 }
 
 // A listener that waits for a place can be closed.
@@ -587,15 +752,12 @@ func TestListenerCloseWhileFull(t *testing.T) {
 		t.Fatal(err)
 	}
 	bounded := newListener(l, 1, slog.New(slog.DiscardHandler))
-	c, err := net.Dial("tcp", l.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer c.Close()
+	dial(t, l.Addr().String())
 	in, err := bounded.Accept()
 	if err != nil {
 		t.Fatal(err)
 	}
+	newcomer := dial(t, l.Addr().String())
 	done := make(chan error)
 	go func() { _, err := bounded.Accept(); done <- err }()
 	eventually(t, "full", bounded.full.Load)
@@ -604,6 +766,9 @@ func TestListenerCloseWhileFull(t *testing.T) {
 	}
 	if err := <-done; !errors.Is(err, net.ErrClosed) {
 		t.Errorf("got %v", err)
+	}
+	if _, err := newcomer.Read(make([]byte, 1)); !errors.Is(err, io.EOF) {
+		t.Errorf("the newcomer was left hanging: %v", err)
 	}
 	in.Close()
 	in.Close() // as net/http may

@@ -220,7 +220,12 @@ func TestUsage(t *testing.T) {
 		{[]string{"resolve", testID, "--by", "me", "--outcome", "failed", "--result", "{}"}, "--result"},
 		{[]string{"resolve", testID, "--by", "me", "--outcome", "retry", "--error", "{}"}, "--error"},
 		{[]string{"resolve", testID, "--by", "me", "--outcome", "succeeded", "--result", "{"}, "not JSON"},
+		{[]string{"resolve", testID, "--by", "me", "--outcome", "failed", "--error", `1,"outcome":"retry"`}, "not JSON"},
 		{[]string{"serve", "--listen", "0.0.0.0:0"}, "--insecure"},
+		{[]string{"serve", "--listen", "127.0.0.1"}, "HOST:PORT"},
+		{[]string{"serve", "--listen", "127.0.0.1:65536"}, "not a port"},
+		{[]string{"serve", "--listen", "127.0.0.1:-1"}, "not a port"},
+		{[]string{"serve", "--data", ""}, "--data is empty"},
 	} {
 		t.Run(strings.Join(tc.args, " "), func(t *testing.T) {
 			runIdemd(t, "", tc.args...).want(t, exitUsage, "", tc.says)
@@ -231,16 +236,34 @@ func TestUsage(t *testing.T) {
 func TestEnvironment(t *testing.T) {
 	s := serve(t, reply{status: 200, body: call("succeeded", "1", "null")})
 	t.Setenv("IDEMD_URL", s.URL)
-	t.Setenv("IDEMD_KEY", "from-env")
 	t.Setenv("IDEMD_CLIENT_ID", "me")
-	runIdemd(t, "", "call", "charge", "{}").want(t, 0, "1\n", "succeeded")
 	runIdemd(t, "", "call", "charge", "{}", "--key", "given").want(t, 0, "1\n", "succeeded")
 	asked := s.asked()
-	if len(asked) != 2 || asked[0].key != "from-env" || asked[1].key != "given" {
-		t.Errorf("asked %+v", asked)
+	if len(asked) != 1 {
+		t.Fatalf("asked %+v", asked)
 	}
 	if want := `{"tool":"charge","args":{},"client_id":"me"}`; asked[0].body != want {
 		t.Errorf("body %s, want %s", asked[0].body, want)
+	}
+}
+
+// What names a call or decides one is said, not left over in the environment.
+func TestNotFromTheEnvironment(t *testing.T) {
+	s := serve(t, reply{status: 200, body: call("succeeded", "1", "null")})
+	t.Setenv("IDEMD_URL", s.URL)
+	for _, name := range []string{"KEY", "BY", "NOTE", "RESULT", "ERROR"} {
+		t.Setenv("IDEMD_"+name, "1")
+	}
+	t.Setenv("IDEMD_OUTCOME", "succeeded")
+	runIdemd(t, "", "call", "charge", "{}").want(t, exitUsage, "", "--key is missing")
+	runIdemd(t, "", "resolve", testID, "--by", "me").want(t, exitUsage, "", "--outcome")
+	runIdemd(t, "", "resolve", testID, "--outcome", "failed").want(t, exitUsage, "", "--by")
+	if n := len(s.asked()); n != 0 {
+		t.Fatalf("%d requests", n)
+	}
+	runIdemd(t, "", "resolve", testID, "--outcome", "succeeded", "--by", "me").want(t, 0, "", "succeeded")
+	if want := `{"outcome":"succeeded","by":"me"}`; s.asked()[0].body != want {
+		t.Errorf("body %s, want %s", s.asked()[0].body, want)
 	}
 }
 
@@ -253,6 +276,8 @@ func TestLostOutput(t *testing.T) {
 		{"call", "charge", "{}", "--key", "k", "--url", s.URL, "--json"},
 		{"get", testID, "--url", s.URL},
 		{"version"},
+		{"--help"},
+		{"serve", "--help"},
 	} {
 		if code := full.run(t.Context(), args); code != exitOutput {
 			t.Errorf("%v: exit code %d, want %d", args, code, exitOutput)

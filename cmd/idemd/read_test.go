@@ -86,8 +86,8 @@ func TestResolve(t *testing.T) {
 		body   string
 		stderr string
 	}{
-		{"succeeded", []string{"--outcome", "succeeded", "--result", `{"n": 1.0}`, "--note", "asked <them>"},
-			reply{status: 200, body: call("succeeded", "1", "null")}, 0, `{"outcome":"succeeded","by":"me","note":"asked \u003cthem\u003e","result":{"n":1.0}}`, "succeeded, call " + testID},
+		{"succeeded", []string{"--outcome", "succeeded", "--result", `{"n": 1.0, "s":"<&>\u00e9"} `, "--note", "asked <them>"},
+			reply{status: 200, body: call("succeeded", "1", "null")}, 0, `{"outcome":"succeeded","by":"me","note":"asked \u003cthem\u003e","result":{"n": 1.0, "s":"<&>\u00e9"}}`, "succeeded, call " + testID},
 		{"failed", []string{"--outcome", "failed", "--error", `{"code":"lost"}`},
 			reply{status: 200, body: call("failed", "null", `{"code":"lost","message":"","retryable":false}`)}, 0, `{"outcome":"failed","by":"me","error":{"code":"lost"}}`, "failed"},
 		{"retry", []string{"--outcome", "retry"},
@@ -149,6 +149,9 @@ func TestHealth(t *testing.T) {
 		{"well", ok, reply{status: 200, body: `{"status":"ready"}`}, 0, "accepts calls", `{"status":"ready"}` + "\n"},
 		{"draining", ok, reply{status: 503, body: refuse("unavailable")}, exitUnavailable, "accepts no calls: unavailable: the words", refuse("unavailable") + "\n"},
 		{"not alive", reply{status: 500}, ok, exitUnavailable, "does not live", ""},
+		{"somebody else", reply{status: 200, body: "<html>"}, ok, exitUnavailable, "is not idemd", ""},
+		{"somebody else's JSON", reply{status: 200, body: `{"status":"up"}`}, ok, exitUnavailable, "is not idemd", ""},
+		{"not ready, and not idemd", ok, reply{status: 200, body: "1"}, exitUnavailable, "is not idemd", "1\n"},
 		{"lost", reply{lose: true}, ok, exitUnavailable, "no answer", ""},
 		{"lost on the way", ok, reply{lose: true}, exitUnavailable, "no answer", ""},
 	} {

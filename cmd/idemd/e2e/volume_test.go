@@ -6,8 +6,10 @@ import (
 	"bufio"
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"net"
 	"net/http"
 	"net/url"
@@ -244,7 +246,7 @@ func (d *daemon) calmTables(t *testing.T) []string {
 			if strings.HasSuffix(path, ".sst") {
 				now = append(now, path)
 			}
-			if os.IsNotExist(err) { // deleted while it was read
+			if errors.Is(err, fs.ErrNotExist) { // deleted while it was read
 				return nil
 			}
 			return err
