@@ -417,7 +417,8 @@ func (h *histories) rest(t *testing.T) {
 			if _, err := o.hear(r); err != nil {
 				t.Fatalf("%s: %v", k.name, err)
 			}
-			return o.out.phase != pending && o.out.phase != running
+			asking := o.out.phase == held && k.habit.asks
+			return o.out.phase != pending && o.out.phase != running && !asking
 		})
 		if o.out.refused != "" {
 			o.out.phase = absent
