@@ -2,7 +2,8 @@
 
 GO           ?= go
 ARGS         ?=
-FUZZTIME     ?= 10s
+# A number of inputs, not a time: at the end of a time a worker that is busy fails.
+FUZZTIME     ?= 50000x
 FUZZ_PKGS    ?= ./idem ./kv ./httpapi
 TORTURE      ?= 60s
 TEST_TIMEOUT ?= 10m

@@ -7,7 +7,7 @@
 // It promises that every process that it started is gone when a test ends, and
 // that it ends no other. It waits for signals (a line on stderr, an answer, the
 // end of a process) and polls only where there is none; every wait is bounded.
-// It imports package idem and the standard library.
+// It imports package idem, porcupine and the standard library.
 //
 // Environment:
 //
@@ -15,6 +15,7 @@
 //	IDEMD_E2E_SEED      repeats a run of the random tests; they print theirs
 //	IDEMD_E2E_PATIENCE  a factor for every deadline, for slow machines (1)
 //	IDEMD_E2E_VOLUME    1 adds the test with a million keys
+//	IDEMD_TORTURE       set, it makes histories, pauses and volume long
 //	IDEMD_E2E_BINARY    a binary to test instead of building one
 //
 // Reading order: daemon_test.go (a process and its lives), client_test.go (one
