@@ -107,8 +107,8 @@ func (c *serveCmd) checkData() error {
 	return nil
 }
 
-// checkListen refuses what is no address, and an address that others can reach, unless somebody said
-// so: nothing asks callers who they are.
+// checkListen refuses what is no address, and an address that others can reach,
+// unless somebody said so: nothing asks callers who they are.
 func (c *serveCmd) checkListen() error {
 	host, port, err := net.SplitHostPort(c.Listen)
 	if err != nil {
@@ -140,8 +140,7 @@ type daemon struct {
 }
 
 // startDaemon opens the store, takes up what an earlier life left, and then
-// listens.
-// It ends the process by die when the store can no longer be trusted.
+// listens. It ends the process by die when the store can no longer be trusted.
 func (c *serveCmd) startDaemon(ctx context.Context, log *slog.Logger, die func(code int)) (_ *daemon, err error) {
 	d := &daemon{log: log, served: make(chan error, 1)}
 	began := time.Now()
