@@ -19,8 +19,8 @@ import (
 )
 
 func TestOptions(t *testing.T) {
-	err := Options{MemTable: 1, Cache: -1, SlowDisk: time.Hour, SlowGrace: time.Minute, StallGrace: -1}.Validate()
-	for _, word := range []string{"directory", "MemTable", "Cache", "SlowGrace", "StallGrace"} {
+	err := Options{MemTable: 1, Cache: -1, OpenFiles: -1, SlowDisk: time.Hour, SlowGrace: time.Minute, StallGrace: -1}.Validate()
+	for _, word := range []string{"directory", "MemTable", "Cache", "OpenFiles", "SlowGrace", "StallGrace"} {
 		if err == nil || !strings.Contains(err.Error(), word) {
 			t.Errorf("nothing about %s in %v", word, err)
 		}
