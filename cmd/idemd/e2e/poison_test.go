@@ -18,8 +18,13 @@ func TestPoisonIsStopped(t *testing.T) {
 	const maxCrashes, supervised = 3, 10
 	d := startChaos(t, "--max-crashes", fmt.Sprint(maxCrashes))
 	// They are running when the poison is dispatched.
-	neighbours := []string{"sleep-0", "sleep-1", "ext_rerun-0", "ext_rerun-1", "ext_rerun-2"}
+	neighbours := []string{"sleep-0", "sleep-1", "sleep-2", "sleep-3", "ext_rerun-0", "ext_rerun-1", "ext_rerun-2"}
 	args := map[string]string{"sleep": `{"seconds":0.3}`, "ext_rerun": `{"do":"deaf","seconds":0.3}`}
+	patience := wait(20)
+	if torture() {
+		// Each of them has to run alone before it is the poison's turn.
+		args["sleep"], patience = `{"seconds":5}`, wait(60)
+	}
 	var intents []string
 	for _, key := range neighbours {
 		tool := key[:len(key)-2]
@@ -28,7 +33,7 @@ func TestPoisonIsStopped(t *testing.T) {
 			intents = append(intents, key)
 		}
 	}
-	if r := d.post("poison", "ext_rerun", `{"do":"exit"}`, wait(20)); r.lost == nil {
+	if r := d.post("poison", "ext_rerun", `{"do":"exit"}`, patience); r.lost == nil {
 		t.Fatalf("want no answer, got %v", r)
 	}
 	d.awaitDeath(t)
@@ -38,11 +43,11 @@ func TestPoisonIsStopped(t *testing.T) {
 		d.boot(t)
 		// What is new goes on as well.
 		key := fmt.Sprint("order-", deaths)
-		if r := d.post(key, "charge", `{"amount":1}`, wait(20)); r.lost == nil {
+		if r := d.post(key, "charge", `{"amount":1}`, patience); r.lost == nil {
 			r.wantEnd(t, idem.StatusSucceeded)
 		}
 		intents = append(intents, key)
-		ended := later(func() reply { return d.find("poison", wait(20)) })
+		ended := later(func() reply { return d.find("poison", patience) })
 		if r := <-ended; r.lost == nil {
 			break
 		}
@@ -58,18 +63,18 @@ func TestPoisonIsStopped(t *testing.T) {
 	if n := d.dispatched(t, c.EffectID); n != maxCrashes {
 		t.Errorf("the poison went out %d times", n)
 	}
-	again := d.post("poison", "ext_rerun", `{"do":"exit"}`, wait(20))
+	again := d.post("poison", "ext_rerun", `{"do":"exit"}`, patience)
 	if a := again.wantEnd(t, idem.StatusFailed); !a.sameEnd(c) || again.replayed() != "true" {
 		t.Errorf("want %v again, got %v", c, again)
 	}
 	for _, key := range neighbours {
-		if c := d.find(key, wait(20)).wantEnd(t, idem.StatusSucceeded); c.Crashes >= maxCrashes {
+		if c := d.find(key, patience).wantEnd(t, idem.StatusSucceeded); c.Crashes >= maxCrashes {
 			t.Errorf("%d crashes were counted for %v", c.Crashes, c)
 		}
 	}
 	for _, key := range intents { // asked for again where the answer was lost
 		if d.find(key).status == http.StatusNotFound {
-			d.post(key, "charge", `{"amount":1}`, wait(20)).wantEnd(t, idem.StatusSucceeded)
+			d.post(key, "charge", `{"amount":1}`, patience).wantEnd(t, idem.StatusSucceeded)
 		}
 	}
 	reconcile(t, d, intents...)
