@@ -20,7 +20,8 @@
 // It does not notice damage that the engine does not notice. A log that was torn
 // at its end, which is what a crash does, loses nothing that was answered. One
 // that was damaged further in is refused, unless the damage is in its last
-// blocks: there it looks like the end. Damage in a table is an error for whoever
+// blocks, or turns the number in a chunk's header into a mark of the log's end:
+// then it looks like the end, and what followed is lost. Damage in a table is an error for whoever
 // reads it. The package never repairs and never wipes: a directory that cannot
 // be opened is left as it is.
 //
