@@ -29,7 +29,8 @@ type Store interface {
 	// came with it, and nothing is written. A panic of the transition writes
 	// nothing, leaves the key usable, and goes on to the caller.
 	//
-	// Errors: ErrSecondCall, ErrSecondEffect.
+	// Errors: ErrSecondCall, ErrSecondEffect; on a store that several processes
+	// share, ErrLeaseLives.
 	Update(ctx context.Context, key Key, t Transition) (Change, error)
 
 	// Renew makes a lease last for d from now. A store with one owner writes
@@ -126,6 +127,12 @@ var (
 	ErrSecondCall   = errors.New("idem: a second call for a key was refused")
 	ErrSecondEffect = errors.New("idem: a second effect for a call was refused")
 )
+
+// ErrLeaseLives is returned for a change that takes a running call from a lease
+// that is not over: its holder renewed it after Due had found it. Nothing was
+// written. A store with one owner need not look: the one process that claims
+// knows itself what it has in hand.
+var ErrLeaseLives = errors.New("idem: the lease of a running call is not over")
 
 // ErrLeaseLost is returned for a lease that its call is not held under.
 var ErrLeaseLost = errors.New("idem: the lease is not held any more")

@@ -30,6 +30,11 @@ type Change struct {
 	// Lease is how long After may run unrenewed; only where After is running
 	// and this change made it so.
 	Lease time.Duration
+
+	// Takes is the lease that the change takes a running call from; zero where it
+	// takes none. The holder may have renewed it since it was found to be over,
+	// and only the store can tell: see ErrLeaseLives.
+	Takes Lease
 }
 
 // Verdict names what a change decided.
@@ -252,7 +257,7 @@ func (t ClaimTerms) claimPending(cur *Call) (Change, error) {
 
 // takeOver claims a running call whose holder is gone.
 func (t ClaimTerms) takeOver(cur *Call) (Change, error) {
-	ch := Change{Verdict: VerdictClaimed, Before: cur, Write: true}
+	ch := Change{Verdict: VerdictClaimed, Before: cur, Write: true, Takes: LeaseOf(cur)}
 	c := revise(cur)
 	crashed := boot(cur.Owner) != boot(t.Owner) && cur.Effects != EffectsLocal
 	if crashed {

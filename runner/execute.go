@@ -41,6 +41,9 @@ func (r *Runner) fromQueue(d idem.Due, worker int) {
 	}
 	a.work.drop()
 	r.room.end(handOf(d), worker)
+	if errors.Is(err, idem.ErrLeaseLives) {
+		return // its holder is alive after all
+	}
 	if err != nil {
 		r.log.Error("a due call could not be claimed", "call_id", d.ID.String(), "tool", d.Tool, "err", err)
 		return

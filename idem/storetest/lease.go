@@ -116,6 +116,28 @@ var leaseCases = []testCase{
 		w.expect(idem.VerdictSettled, k, idem.Succeed(w.under(second), idem.Result{}))
 	}},
 
+	{name: "shared: a lease that was renewed after it was found to be over is not taken", run: func(w *world) { // R6, R11
+		if w.o.Exclusive {
+			return // who claims knows by itself what it has in hand
+		}
+		k := key("k")
+		w.create(k)
+		c := w.run(k, over)
+		found := w.dueAs(c).Lease()
+		if err := w.s.Renew(w.ctx, k, idem.LeaseOf(&c), anHour); err != nil {
+			w.fatalf("%v", err)
+		}
+		before := w.image()
+		for _, tool := range []*idem.Tool{toolRerun, toolHold, nil} { // run again, hold, stop
+			if ch, err := w.s.Update(w.ctx, k, w.claim(tool, "other/w1", anHour, found)); !errors.Is(err, idem.ErrLeaseLives) {
+				w.fatalf("a living lease was taken: %v, %v", ch.Verdict, err)
+			}
+		}
+		w.untouched("a claim that was refused", before)
+		w.lapse(c)
+		w.expect(idem.VerdictClaimed, k, w.claim(toolRerun, "other/w1", anHour, found))
+	}},
+
 	{name: "a lease that is over and was not taken still settles", run: func(w *world) { // R6
 		k := key("k")
 		w.create(k)

@@ -155,6 +155,9 @@ func (d *modelData) commit(key idem.Key, row *modelRow, ch idem.Change) error {
 		}
 		row = &modelRow{}
 	}
+	if !d.exclusive && ch.Takes != (idem.Lease{}) && time.Now().Before(row.until) {
+		return idem.ErrLeaseLives
+	}
 	if ch.Effect != nil {
 		if ch.Effect.CallID != ch.After.ID {
 			return fmt.Errorf("storetest: the effect is not one of %v", ch.After.ID)

@@ -277,6 +277,7 @@ var readCases = []testCase{
 		for i := range 12 {
 			c := w.running(keyIn(namespaces[i%len(namespaces)], fmt.Sprint("k", i)))
 			for range i { // so that attempts are spread over all buckets, and beyond
+				w.lapse(c)
 				c = w.expect(idem.VerdictClaimed, c.Key, w.claim(toolRerun, "boot/w1", anHour, idem.LeaseOf(&c)))
 			}
 			calls = append(calls, c)

@@ -24,6 +24,7 @@ var reopenCases = []testCase{
 			c = w.succeed(w.running(name("tombstone")), `1`)
 			w.expect(idem.VerdictExpired, c.Key, idem.Expire(c.ExpiresAt))
 			c = w.running(name("stale"))
+			w.lapse(c)
 			w.expect(idem.VerdictClaimed, c.Key, w.claim(toolRerun, "boot/w2", anHour, idem.LeaseOf(&c)))
 			w.expect(idem.VerdictStale, c.Key, idem.Succeed(w.under(c), idem.Result{}))
 		}

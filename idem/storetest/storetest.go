@@ -202,6 +202,14 @@ func (w *world) run(k idem.Key, lease time.Duration) idem.Call {
 	return w.expect(idem.VerdictClaimed, k, w.claim(toolRerun, idem.Owner("boot", "w1"), lease, idem.Lease{}))
 }
 
+// lapse ends a lease.
+func (w *world) lapse(c idem.Call) {
+	w.t.Helper()
+	if err := w.s.Renew(w.ctx, c.Key, idem.LeaseOf(&c), over); err != nil {
+		w.fatalf("renewal of %s: %v", showCall(&c), err)
+	}
+}
+
 // running stores a new call and claims it for an hour.
 func (w *world) running(k idem.Key) idem.Call {
 	w.t.Helper()

@@ -234,6 +234,7 @@ var updateCases = []testCase{
 	{name: "a stale result adds its event and nothing else", run: func(w *world) { // R6
 		k := key("k")
 		old := w.running(k)
+		w.lapse(old)
 		w.expect(idem.VerdictClaimed, k, w.claim(toolRerun, idem.Owner("boot", "w2"), anHour, idem.LeaseOf(&old)))
 		before, trail := w.byKey(k), w.events(old)
 		totals := w.totals()
@@ -416,6 +417,7 @@ func longLife(w *world) {
 	run(toolRerun)
 	// Taken over by the next life twice, so that it counts crashes.
 	for i := range 2 {
+		w.lapse(last)
 		step(idem.VerdictClaimed, w.claim(toolRerun, idem.Owner(fmt.Sprint("boot", i), "w1"), anHour, idem.LeaseOf(&last)))
 	}
 	step(idem.VerdictSettled, idem.Succeed(w.under(last), idem.Result{Output: []byte(`{"a":[1,2]}`), Amount: ptr(int64(-5))}))
