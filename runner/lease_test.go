@@ -125,6 +125,44 @@ func TestRenewalMayFail(t *testing.T) {
 	}, lease(3*time.Second))
 }
 
+// A lease that another process has found to be over, and that its holder then
+// renewed, is not taken: the tool would be at work twice.
+func TestRenewedAfterItWasFound(t *testing.T) {
+	for _, name := range []string{"rerun", "hold"} {
+		t.Run(name, func(t *testing.T) {
+			shared(t, func(t *testing.T, a, b *world) {
+				tool, began := a.actor(name), time.Now()
+				tool.does(takes(6 * time.Second))
+				a.spy.set(func(s *spy) {
+					s.renewing = func(idem.Key, idem.Lease) error {
+						if time.Since(began) < 3500*time.Millisecond {
+							return errInjected
+						}
+						return nil
+					}
+				})
+				found := false
+				b.spy.set(func(s *spy) {
+					s.looked = func() {
+						if !found && len(mustDue(t, b)) > 0 {
+							found = true
+							time.Sleep(1500 * time.Millisecond) // a renewal comes through meanwhile
+						}
+					}
+				})
+				a.answer(intent{"k", tool, ""}, 0)
+				time.Sleep(7 * time.Second)
+				if !found {
+					t.Error("the lease was never found to be over")
+				}
+				a.want("k", "succeeded 1")
+				a.wantTrail("k", "created claimed succeeded")
+				equal(t, "attempts", tool.attempts(), 1)
+			}, lease(3*time.Second))
+		})
+	}
+}
+
 // A renewal that hangs keeps neither the result nor the time-out back.
 func TestRenewalMayHang(t *testing.T) {
 	bubble(t, func(t *testing.T, w *world) {
