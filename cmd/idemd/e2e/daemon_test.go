@@ -217,13 +217,23 @@ func prepare(t testing.TB, dir string, flags ...string) *daemon {
 // boot starts a process and waits until it listens.
 func (d *daemon) boot(t testing.TB, flags ...string) {
 	t.Helper()
+	if !d.bootToDie(t, flags...) {
+		l := d.now()
+		t.Fatalf("the process ended with %v before it listened:\n%s", l.cmd.ProcessState, l.tail(40))
+	}
+}
+
+// bootToDie is boot where the process may be ended at any moment by what it takes
+// up. It reports whether it came to listen.
+func (d *daemon) bootToDie(t testing.TB, flags ...string) bool {
+	t.Helper()
 	l := d.spawn(t, flags...)
 	watchdog := time.NewTimer(patience())
 	defer watchdog.Stop()
 	select {
 	case <-l.ready:
 	case <-l.ended:
-		t.Fatalf("the process ended with %v before it listened:\n%s", l.cmd.ProcessState, l.tail(40))
+		return false
 	case <-watchdog.C:
 		t.Fatalf("the process does not listen after %v:\n%s", patience(), l.tail(40))
 	}
@@ -231,6 +241,7 @@ func (d *daemon) boot(t testing.TB, flags ...string) {
 	defer d.mu.Unlock()
 	close(d.born)
 	d.born = make(chan struct{})
+	return true
 }
 
 // spawn starts a process and waits for nothing.
