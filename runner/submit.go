@@ -230,6 +230,11 @@ func (s *submission) observe(t idem.Transition) idem.Transition {
 		if s.rider != nil && ch.Write {
 			s.r.flights.board(s.f, s.rider)
 		}
+		if ch.Verdict == idem.VerdictRequeued {
+			// The end that is taken back is durable, and whoever settled it may
+			// not have told it yet. Told here, it comes before the next one.
+			s.r.flights.publish(*cur)
+		}
 		return ch, err
 	}
 }
