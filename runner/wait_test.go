@@ -130,7 +130,7 @@ func TestWaitSeesTheFirstEnd(t *testing.T) {
 
 		// Held up between its commit and its telling, so that the requeue is
 		// there before the waiters know of the end.
-		var requeued reply
+		requeued := make(chan reply, 1)
 		var requeuer <-chan reply
 		w.spy.set(func(s *spy) {
 			s.updated = func(_ idem.Key, ch idem.Change) {
@@ -141,7 +141,7 @@ func TestWaitSeesTheFirstEnd(t *testing.T) {
 				requeuer = w.later(k, long)
 				time.Sleep(time.Millisecond)
 				a, err := w.post(k, 0)
-				requeued = reply{Answer: a, err: err}
+				requeued <- reply{Answer: a, err: err}
 			}
 		})
 		first, second := w.later(k, long), w.later(k, long)
@@ -159,7 +159,7 @@ func TestWaitSeesTheFirstEnd(t *testing.T) {
 			equal(t, "answer", stands(got.Call), "failed 1 tool_failed retryable")
 		}
 		equal(t, "read", stands(<-read), "failed 1 tool_failed retryable")
-		equal(t, "joined", requeued.Verdict, idem.VerdictJoined)
+		equal(t, "joined", (<-requeued).Verdict, idem.VerdictJoined)
 		synctest.Wait()
 		w.want("k", "running 2")
 		mustBeSilent(t, requeuer) // the end that was told late is none of its
