@@ -141,18 +141,18 @@ func TestRenewedAfterItWasFound(t *testing.T) {
 						return nil
 					}
 				})
-				found := false
+				var found atomic.Bool
 				b.spy.set(func(s *spy) {
 					s.looked = func() {
-						if !found && len(mustDue(t, b)) > 0 {
-							found = true
+						if !found.Load() && len(mustDue(t, b)) > 0 {
+							found.Store(true)
 							time.Sleep(1500 * time.Millisecond) // a renewal comes through meanwhile
 						}
 					}
 				})
 				a.answer(intent{"k", tool, ""}, 0)
 				time.Sleep(7 * time.Second)
-				if !found {
+				if !found.Load() {
 					t.Error("the lease was never found to be over")
 				}
 				a.want("k", "succeeded 1")
