@@ -16,6 +16,12 @@ type Effect struct {
 	CreatedAt time.Time
 }
 
+// OwesEffect reports whether the call must have its effect in the ledger: it
+// has succeeded, with a tool that has effects (R7). No other call may have one.
+func (c *Call) OwesEffect() bool {
+	return c.Status == StatusSucceeded && c.Effects != EffectsNone
+}
+
 // EffectID is a function of the call alone: known before the tool runs, the
 // same on every attempt, and what goes downstream (R10).
 func EffectID(id CallID) string {

@@ -359,7 +359,7 @@ func (t Terms) succeed(c *Call, ch *Change, r Result) {
 	if c.Result == nil {
 		c.Result = []byte("null")
 	}
-	if c.Effects != EffectsNone {
+	if c.OwesEffect() {
 		ch.Effect = &Effect{ID: EffectID(c.ID), CallID: c.ID, Key: c.Key, Tool: c.Tool, Amount: r.Amount, CreatedAt: t.Now}
 	}
 }

@@ -52,8 +52,7 @@ func (in *inspection) judgeAround(c *callRows) {
 	case !open && c.markers > 0:
 		in.fault(ruleMarkers, "call %v: it is %s and has a marker", call.ID, call.Status)
 	}
-	owed := call.Status == idem.StatusSucceeded && call.Effects != idem.EffectsNone
-	switch e := &c.effect; {
+	switch e, owed := &c.effect, call.OwesEffect(); {
 	case owed && c.effects == 0:
 		in.fault(ruleEffects, "call %v: it has succeeded and has no effect", call.ID)
 	case !owed && c.effects > 0:
@@ -75,28 +74,13 @@ func (in *inspection) judgeTrail(c *callRows) {
 }
 
 func (in *inspection) judgeFields(c *callRows) {
-	call := &c.call
-	want := func(check int, ok bool, what string) {
-		if !ok {
-			in.fault(check, "call %v: it is %s; %s", call.ID, call.Status, what)
+	for _, m := range c.call.Misfits(int(c.next)) {
+		check := ruleFields
+		if m.End {
+			check = ruleEnds
 		}
+		in.fault(check, "call %v: it is %s; %s", c.call.ID, c.call.Status, m.Text)
 	}
-	ended := call.Status.Ended()
-	want(ruleEnds, !call.EndedAt.IsZero() == ended, "whether it has the time of its end does not fit")
-	want(ruleEnds, !call.ExpiresAt.IsZero() == ended, "whether it has the time of its expiry does not fit")
-
-	want(ruleFields, call.Key.Name != "" && call.Tool != "", "it has no key or no tool")
-	want(ruleFields, (call.Owner != "") == (call.Status == idem.StatusRunning), "whether it has an owner does not fit")
-	want(ruleFields, !call.ClaimedAt.IsZero() == (call.Attempt > 0), "whether it has the time of its last claim does not fit its attempts")
-	want(ruleFields, call.Revision > 0 && call.Revision <= int(c.next), "its revision does not fit its events")
-	want(ruleFields, call.Deliveries > 0, "it was never delivered")
-	if call.Tombstone {
-		want(ruleFields, ended, "it is a tombstone without an end")
-		want(ruleFields, call.Result == nil && call.Failure == nil && call.ClientID == nil && call.Seq == nil, "it is a tombstone and tells more than its key")
-		return
-	}
-	want(ruleFields, (call.Result != nil) == (call.Status == idem.StatusSucceeded), "whether it has a result does not fit")
-	want(ruleFields, (call.Failure != nil) == (call.Status == idem.StatusFailed || call.Status == idem.StatusHeld), "whether it has an error does not fit")
 }
 
 // judgeKey looks for the row of a call's key.

@@ -66,7 +66,7 @@ func Check(ctx context.Context, s idem.Store, namespaces ...idem.Namespace) erro
 			}
 			e, has := byCall[c.ID]
 			delete(byCall, c.ID)
-			if owes := c.Status == idem.StatusSucceeded && c.Effects != idem.EffectsNone; has != owes {
+			if has != c.OwesEffect() {
 				fault("call %v, %s, effects %q: has an effect: %v", c.ID, c.Status, c.Effects, has)
 			}
 			if has && (e.ID != idem.EffectID(c.ID) || e.Key != c.Key || e.Tool != c.Tool) {
@@ -122,24 +122,11 @@ func checkCall(c *idem.Call, events []idem.Event) (faults []error) {
 			faults = append(faults, fmt.Errorf(format, args...))
 		}
 	}
-	running, ended := c.Status == idem.StatusRunning, c.Status.Ended()
-	expect(c.Status.Valid(), "no such status")
-	expect(!c.ID.IsZero() && c.Key.Name != "" && c.Tool != "", "no id, key or tool")
-	expect((c.Owner != "") == running, "owner %q", c.Owner)
-	expect(!c.LeaseUntil.IsZero() == running, "lease until %v", c.LeaseUntil)
-	expect(!c.EndedAt.IsZero() == ended, "ended at %v", c.EndedAt)
-	expect(!c.ExpiresAt.IsZero() == ended, "expires at %v", c.ExpiresAt)
-	expect(!c.ClaimedAt.IsZero() == (c.Attempt > 0), "attempt %d, claimed at %v", c.Attempt, c.ClaimedAt)
-	expect(c.Revision > 0 && c.Revision <= len(events), "revision %d after %d events", c.Revision, len(events))
-	expect(c.Deliveries > 0, "%d deliveries", c.Deliveries)
-	if c.Tombstone {
-		expect(ended, "a tombstone without an end")
-		expect(c.Result == nil && c.Failure == nil && c.ClientID == nil && c.Seq == nil, "a tombstone that tells more than its key")
-	} else {
-		expect((c.Result != nil) == (c.Status == idem.StatusSucceeded), "result %.40q", c.Result)
-		expect((c.Failure != nil) == (c.Status == idem.StatusFailed || c.Status == idem.StatusHeld), "failure %v", c.Failure)
+	misfits := c.Misfits(len(events))
+	for _, m := range misfits {
+		expect(false, "%s", m.Text)
 	}
-
+	expect(len(misfits) == 0, "it is %+v", *c)
 	claims := 0
 	for i, e := range events {
 		expect(e.Seq == i, "event %d has the number %d", i, e.Seq)

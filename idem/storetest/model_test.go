@@ -185,17 +185,17 @@ func TestCheckFinds(t *testing.T) {
 				return idem.Change{Before: cur, After: cur, Write: true, Events: []idem.Event{{At: c.CreatedAt, Name: idem.EventCreated}}}, nil
 			})
 		}},
-		"held without a reason": {"failure <nil>", func(w *world, c idem.Call) {
+		"held without a reason": {"has an error", func(w *world, c idem.Call) {
 			w.lawless(c, func(c *idem.Call) { c.Status, c.Owner, c.LeaseUntil = idem.StatusHeld, "", time.Time{} })
 		}},
-		"an end that is none": {"ended at", func(w *world, c idem.Call) {
+		"an end that is none": {"time of its end", func(w *world, c idem.Call) {
 			w.lawless(c, func(c *idem.Call) { c.EndedAt = w.now })
 		}},
 		"a tombstone that tells": {"more than its key", func(w *world, c idem.Call) { // R16
 			c = w.succeed(c, `1`)
 			w.lawless(c, func(c *idem.Call) { c.Tombstone = true })
 		}},
-		"an owner of what does not run": {`owner "boot/w1"`, func(w *world, c idem.Call) { // R6
+		"an owner of what does not run": {"has an owner", func(w *world, c idem.Call) { // R6
 			w.lawless(c, func(c *idem.Call) { c.Status = idem.StatusPending })
 		}},
 		"a status of nobody's": {"no such status", func(w *world, c idem.Call) {
