@@ -8,7 +8,8 @@ type Misfit struct {
 }
 
 // Misfits says what in the call does not fit its status, or its audit trail of
-// so many events. A call that only transitions have written has none.
+// so many events. A call that only transitions have written has none. LeaseUntil
+// is left out: a store may keep it elsewhere.
 func (c *Call) Misfits(events int) []Misfit {
 	if !c.Status.Valid() {
 		return []Misfit{{Text: "there is no such status"}}
@@ -19,13 +20,12 @@ func (c *Call) Misfits(events int) []Misfit {
 			all = append(all, m)
 		}
 	}
-	running, ended := c.Status == StatusRunning, c.Status.Ended()
+	ended := c.Status.Ended()
 	expect(!c.EndedAt.IsZero() == ended, Misfit{End: true, Text: "whether it has the time of its end does not fit"})
 	expect(!c.ExpiresAt.IsZero() == ended, Misfit{End: true, Text: "whether it has the time of its expiry does not fit"})
 
 	expect(!c.ID.IsZero() && c.Key.Name != "" && c.Tool != "", Misfit{Text: "it has no id, no key or no tool"})
-	expect((c.Owner != "") == running, Misfit{Text: "whether it has an owner does not fit"})
-	expect(!c.LeaseUntil.IsZero() == running, Misfit{Text: "whether it has a lease does not fit"})
+	expect((c.Owner != "") == (c.Status == StatusRunning), Misfit{Text: "whether it has an owner does not fit"})
 	expect(!c.ClaimedAt.IsZero() == (c.Attempt > 0), Misfit{Text: "whether it has the time of its last claim does not fit its attempts"})
 	expect(c.Revision > 0 && c.Revision <= events, Misfit{Text: "its revision does not fit its events"})
 	expect(c.Deliveries > 0, Misfit{Text: "it was never delivered"})

@@ -21,7 +21,7 @@ func TestMisfits(t *testing.T) {
 		}
 		switch s {
 		case StatusRunning:
-			c.Owner, c.LeaseUntil = "boot/1", at
+			c.Owner = "boot/1"
 		case StatusHeld:
 			c.Failure = &Failure{Code: FailureTimeout}
 		case StatusSucceeded:
@@ -59,8 +59,6 @@ func TestMisfits(t *testing.T) {
 		{"no tool", StatusPending, func(c *Call) { c.Tool = "" }, "no tool", false},
 		{"running for nobody (R6)", StatusRunning, func(c *Call) { c.Owner = "" }, "owner", false},
 		{"an owner after the end", StatusFailed, func(c *Call) { c.Owner = "boot/1" }, "owner", false},
-		{"running without a lease", StatusRunning, func(c *Call) { c.LeaseUntil = time.Time{} }, "lease", false},
-		{"a lease before the claim", StatusPending, func(c *Call) { c.LeaseUntil = at }, "lease", false},
 		{"an attempt without a claim (R12)", StatusHeld, func(c *Call) { c.ClaimedAt = time.Time{} }, "last claim", false},
 		{"a claim without an attempt", StatusPending, func(c *Call) { c.ClaimedAt = at }, "last claim", false},
 		{"no revision", StatusPending, func(c *Call) { c.Revision = 0 }, "revision", false},

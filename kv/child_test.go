@@ -18,7 +18,7 @@ const (
 	childOpened   = 11
 	childAnswered = 12 // the one thing that must not be
 	childHealed   = 13 // the disk was mended in time
-	childRefused  = 14 // Open returned an error
+	childRefused  = 14 // Open, or the first change, returned an error
 	childUnharmed = 15 // nothing failed
 )
 

@@ -395,10 +395,13 @@ func childOpens(dir, role string) int {
 		_ = s.Close() // the answer is that it opened
 		return childUnharmed
 	}
-	// What failed was not needed to open: it shows at the first write.
-	fused := fused(keyOf("k"), 1)
-	_, err = s.Update(context.Background(), keyOf("k"), fused)
-	say("opened after %d operations, then %v", n.Load(), err)
+	// What failed was not needed to open: it shows at the first change, where its
+	// read fails, which is an error, or else its write, which ends the process.
+	if _, err := s.Update(context.Background(), keyOf("k"), fused(keyOf("k"), 1)); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return childRefused
+	}
+	say("opened after %d operations, then a change was answered", n.Load())
 	return childAnswered
 }
 

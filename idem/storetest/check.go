@@ -126,6 +126,7 @@ func checkCall(c *idem.Call, events []idem.Event) (faults []error) {
 	for _, m := range misfits {
 		expect(false, "%s", m.Text)
 	}
+	expect(!c.LeaseUntil.IsZero() == (c.Status == idem.StatusRunning), "lease until %v", c.LeaseUntil)
 	expect(len(misfits) == 0, "it is %+v", *c)
 	claims := 0
 	for i, e := range events {
