@@ -19,13 +19,13 @@ const (
 	StatusPending Status = "pending"
 
 	// StatusRunning is being executed under a lease. Only Claim brings a call
-	// in. The lease's holder takes it out by Succeed, Fail, Hold or Release; a
+	// in. The lease's holder takes it out by Succeed, Fail, Lose, Hold or Release; a
 	// Claim by somebody else, once the call is due, takes it over or ends it. A
 	// crash leaves it running under a lease of a dead process.
 	StatusRunning Status = "running"
 
 	// StatusHeld means that the tool was dispatched, its answer was lost, and
-	// it may not simply run again. Hold, Release and Claim bring a call in;
+	// it may not simply run again. Lose, Hold, Release and Claim bring a call in;
 	// only Resolve takes it out. A crash leaves it held.
 	StatusHeld Status = "held"
 
@@ -34,9 +34,9 @@ const (
 	// window is over.
 	StatusSucceeded Status = "succeeded"
 
-	// StatusFailed is an end: for good, or retryable. Fail, Resolve and Claim
-	// (poison, a tool that is gone) bring a call in. Only Submit with the same
-	// key and fingerprint takes a retryable one out again.
+	// StatusFailed is an end: for good, or retryable. Fail, Lose, Resolve and
+	// Claim (poison, a tool that is gone) bring a call in. Only Submit with the
+	// same key and fingerprint takes a retryable one out again.
 	StatusFailed Status = "failed"
 )
 

@@ -49,8 +49,8 @@ const (
 	VerdictReplayed         // Submit: the call has ended; its answer is given again
 	VerdictClaimed          // Claim: running under the lease that was asked for
 	VerdictStopped          // Claim: it must not run again; it is failed or held now
-	VerdictSettled          // Succeed, Fail, Hold, Release: applied
-	VerdictStale            // Claim, Succeed, Fail, Hold, Release: somebody else moved the call
+	VerdictSettled          // Succeed, Fail, Lose, Hold, Release: applied
+	VerdictStale            // Claim, Succeed, Fail, Lose, Hold, Release: somebody else moved the call
 	VerdictResolved         // Resolve: applied
 	VerdictExpired          // Expire: only a tombstone is left
 )
@@ -180,9 +180,22 @@ type Terms struct {
 	Now    time.Time     // wall clock: for people, and the start of a window
 	Window time.Duration // how long the key is remembered after an end (R16)
 
-	// Deliveries came for the key since the record last took any along. A claim
-	// that leaves the call running takes none.
+	// Deliveries came for the key since the record last took any along: see
+	// [Change.TakesDeliveries].
 	Deliveries int64
+}
+
+// TakesDeliveries reports whether the change, which was made under [Terms], has
+// taken their deliveries into the record. Every change of a record does, but one
+// that leaves the call running: a claim. Events alone are no change of it.
+func (ch Change) TakesDeliveries() bool {
+	return ch.Revises() && ch.After.Status != StatusRunning
+}
+
+// Revises reports whether the change is one of the record, and not only of its
+// audit trail.
+func (ch Change) Revises() bool {
+	return ch.Write && (ch.Before == nil || ch.After.Revision > ch.Before.Revision)
 }
 
 // end makes a call ended.
@@ -227,7 +240,8 @@ type ClaimTerms struct {
 // call becomes: running again, held, or stopped (R12, R13, R14).
 //
 // Verdicts: VerdictClaimed; VerdictStopped, with the call failed or held;
-// VerdictStale where the call is not what it was found to be. No errors.
+// VerdictStale where the call is neither pending nor running under From. No
+// errors.
 func Claim(t ClaimTerms) Transition {
 	return func(cur *Call) (Change, error) {
 		switch {
@@ -259,7 +273,7 @@ func (t ClaimTerms) claimPending(cur *Call) (Change, error) {
 func (t ClaimTerms) takeOver(cur *Call) (Change, error) {
 	ch := Change{Verdict: VerdictClaimed, Before: cur, Write: true, Takes: LeaseOf(cur)}
 	c := revise(cur)
-	crashed := boot(cur.Owner) != boot(t.Owner) && cur.Effects != EffectsLocal
+	crashed := countsAsCrash(cur.Owner, t.Owner, cur.Effects)
 	if crashed {
 		c.Crashes++
 	}
@@ -284,6 +298,27 @@ func (t ClaimTerms) takeOver(cur *Call) (Change, error) {
 	default:
 		return t.run(ch, &c)
 	}
+}
+
+// countsAsCrash reports whether whoever takes a running call over has to count a
+// crash: the holder was another life of a process, and its attempt was not of a
+// local tool, which cannot have been what ended it (R12).
+func countsAsCrash(holder, owner string, e Effects) bool {
+	return boot(holder) != boot(owner) && e != EffectsLocal
+}
+
+// Suspect reports whether a call with so many crashes may be poison: its next
+// crash is its last one, and so it runs alone (R12).
+func Suspect(crashes, maxCrashes int) bool { return crashes >= maxCrashes-1 }
+
+// Suspect reports whether a call that is due will be a suspect once the owner
+// has claimed it.
+func (d Due) Suspect(owner string, maxCrashes int) bool {
+	crashes := d.Crashes
+	if d.Status == StatusRunning && countsAsCrash(d.Owner, owner, d.Effects) {
+		crashes++
+	}
+	return Suspect(crashes, maxCrashes)
 }
 
 func (t ClaimTerms) run(ch Change, c *Call) (Change, error) {

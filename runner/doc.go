@@ -7,17 +7,21 @@
 //   - An answer is given only after the commit that it speaks of is durable
 //     (R4). The store sees to the order; the runner tells waiters and counts
 //     only after Update has returned.
-//   - Before a tool is dispatched its attempt is durable (R12). A local tool,
-//     which has no effect but the row that is written with its end, is run first
-//     and claimed and settled in one commit, as long as it is quick.
-//   - Claim is the only door to running (R11): a new call that finds a worker
-//     free is claimed in the commit that creates it; everything else is found by
-//     Store.Due and claimed from there, oldest first.
+//   - Before a tool is dispatched its attempt is durable (R12). A local tool has
+//     no effect but the row that is written with its end. As long as it is quick
+//     it is run first, and claimed and settled in one commit, where its request
+//     waits for it or where it comes from the queue.
+//   - Claim is the only door to running (R11): a call whose request runs it
+//     itself, or finds a worker free, is claimed in the commit that creates it;
+//     everything else is found by Store.Due and claimed from there, oldest
+//     first.
 //   - A call that is accepted runs to its end whether or not anybody waits for
 //     it (R15); a wait is served from memory and costs no commit.
 //   - An attempt that does not stop when it is told to is abandoned: its call is
-//     settled by the law (R14), the goroutine is counted, and their number is
-//     bounded.
+//     settled by the law (R14), the goroutine is counted, and once too many
+//     have been, their workers stay with them and nothing runs without a worker.
+//   - What the store cannot write or read for a while is tried again, less and
+//     less often, and keeps nothing else from its turn.
 //
 // What it does not promise: that a tool runs only once. That depends on the tool,
 // which says so itself (R13).

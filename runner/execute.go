@@ -39,13 +39,19 @@ func (r *Runner) fromQueue(d idem.Due, worker int) {
 		a.run()
 		return
 	}
-	a.work.drop()
+	a.work.drop(r.room)
+	switch {
+	case err == nil:
+		r.room.resume(d.ID)
+	case !errors.Is(err, idem.ErrLeaseLives):
+		r.room.leaveAlone(d.ID, time.Now()) // before it can be looked at again
+	}
 	r.room.end(handOf(d), worker)
 	if errors.Is(err, idem.ErrLeaseLives) {
 		return // its holder is alive after all
 	}
 	if err != nil {
-		r.log.Error("a due call could not be claimed", "call_id", d.ID.String(), "tool", d.Tool, "err", err)
+		r.log.Error("a due call could not be claimed; it is tried again later", "call_id", d.ID.String(), "tool", d.Tool, "err", err)
 		return
 	}
 	r.committed(a.f, ch)
@@ -75,6 +81,7 @@ func (a *attempt) claimAndSettle(d idem.Due, terms idem.ClaimTerms) (idem.Change
 		a.work = w
 		return a.claim(d, terms)
 	}
+	terms.Now = r.wall() // the window begins at the end (R16)
 	for _, p := range fusedPoints[1:] {
 		if r.pass(a.rider, p, d.ID) || a.rider.panicsEarly() {
 			out = asPanic
@@ -82,7 +89,7 @@ func (a *attempt) claimAndSettle(d idem.Due, terms idem.ClaimTerms) (idem.Change
 	}
 	ch, err := r.update(a.f, func(deliveries int64) idem.Transition {
 		terms.Deliveries = deliveries
-		settle := out.settle(a.tool, idem.Settlement{Terms: terms.Terms, Lease: lease})
+		settle := out.transition(a.tool, idem.Settlement{Terms: terms.Terms, Lease: lease})
 		return asFound(d, idem.Chain(idem.Claim(terms), settle))
 	})
 	if err == nil {
@@ -124,7 +131,7 @@ func (r *Runner) load(key idem.Key) (idem.Call, error) {
 func (a *attempt) run() {
 	r, call := a.r, a.call
 	if r.pass(a.rider, idem.PointAfterClaim, call.ID) || a.rider.panicsEarly() {
-		a.work.drop()
+		a.work.drop(r.room)
 		ch := a.settle(asPanic)
 		r.room.end(a.hand(), a.worker)
 		r.committed(a.f, ch)
@@ -160,7 +167,6 @@ func (a *attempt) watch(w *work) outcome {
 	for {
 		select {
 		case out := <-w.done:
-			out.timedOut = errors.Is(w.ctx.Err(), context.DeadlineExceeded)
 			out.halted = halted == nil
 			return out
 		case <-renew.C:
@@ -178,6 +184,12 @@ func (a *attempt) watch(w *work) outcome {
 			w.cancel()
 			giveUp = time.After(min(haltGrace, r.settings.Grace))
 		case <-giveUp:
+			select { // it may have come at the same moment
+			case out := <-w.done:
+				out.halted = halted == nil
+				return out
+			default:
+			}
 			return outcome{err: errDeaf, deaf: true, timedOut: true, halted: halted == nil}
 		}
 	}
@@ -223,6 +235,36 @@ func (a *attempt) abandon(out outcome, w *work) {
 	}()
 }
 
+// How often a settlement that cannot be written is tried, and how long after one
+// another: over six seconds in all. Until then the worker is kept,
+// and the call is not due.
+const (
+	settleTries      = 8
+	firstSettlePause = 50 * time.Millisecond
+)
+
+// write writes a settlement. Where the store cannot, it is tried again, with the
+// lease renewed: what the tool answered is known only here, and losing it would
+// bring a second dispatch, or a decision by a person.
+func (a *attempt) write(settlement func(deliveries int64) idem.Transition) (idem.Change, error) {
+	pause := firstSettlePause
+	for try := 1; ; try++ {
+		ch, err := a.r.update(a.f, settlement)
+		if err == nil || try == settleTries {
+			return ch, err
+		}
+		a.r.log.Warn("a settlement could not be written; it is tried again", "call_id", a.call.ID.String(),
+			"tool", a.call.Tool, "attempt", a.call.Attempt, "err", err)
+		select {
+		case <-time.After(pause):
+		case <-a.r.halted:
+			try = settleTries - 1 // one last time
+		}
+		a.leaseLost() // renews it; if it is lost, the law drops the settlement
+		pause *= 2
+	}
+}
+
 // settle writes what came of the attempt, under its lease.
 func (a *attempt) settle(out outcome) idem.Change {
 	r := a.r
@@ -235,15 +277,19 @@ func (a *attempt) settle(out outcome) idem.Change {
 		r.log.Debug("attempt failed", "call_id", a.call.ID.String(), "tool", a.call.Tool, "attempt", a.call.Attempt, "err", out.reason())
 	}
 	terms := r.terms()
-	ch, err := r.update(a.f, func(deliveries int64) idem.Transition {
+	ch, err := a.write(func(deliveries int64) idem.Transition {
 		terms.Deliveries = deliveries
-		return out.settle(a.tool, idem.Settlement{Terms: terms, Lease: idem.LeaseOf(a.call)})
+		return out.transition(a.tool, idem.Settlement{Terms: terms, Lease: idem.LeaseOf(a.call)})
 	})
 	if err != nil {
-		r.log.Error("an attempt could not be settled", "call_id", a.call.ID.String(), "tool", a.call.Tool,
+		// It is due once its lease is over, and the tool would be dispatched again:
+		// not at once, since that would go on for ever.
+		r.room.leaveAlone(a.call.ID, time.Now())
+		r.log.Error("an attempt could not be settled; what came of it is lost", "call_id", a.call.ID.String(), "tool", a.call.Tool,
 			"attempt", a.call.Attempt, "err", err)
 		return idem.Change{}
 	}
+	r.room.resume(a.call.ID)
 	r.pass(a.rider, idem.PointAfterCommit, a.call.ID)
 	if ch.Verdict == idem.VerdictStale {
 		r.counts.count(a.call.Tool, func(c *idem.Counts) { c.StaleResults++ })

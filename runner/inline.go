@@ -11,40 +11,29 @@ import (
 const inlineWorker = 0
 
 // errMoved says that a call is not the one, or not at the attempt, that a local
-// tool was run for.
+// tool was run for. It never leaves this file.
 var errMoved = errors.New("runner: the call was moved")
 
-// inline brings a call of a local tool in and to its end in one commit. The tool
-// runs here, before the commit and outside of any lock, for the call and attempt
-// that the key will have. It reports false where the request has to go the
-// ordinary way.
+// inline brings the call of a local tool in and to its end in one commit; cur is
+// the call as it was looked at, nil where there is none. The tool runs here,
+// before the commit and outside of any lock, for the call and attempt that the
+// key will have. It reports false where the request has to go the ordinary way.
 //
 // It is safe only because effect and state are in one batch and nothing outside
 // has happened: a crash before the commit leaves no trace, and nobody was told.
-func (s *submission) inline() (ch idem.Change, ok bool, err error) {
+func (s *submission) inline(cur *idem.Call) (ch idem.Change, ok bool, err error) {
 	r := s.r
-	cur, err := r.store.CallByKey(s.ctx(), s.f.key)
-	unknown := errors.Is(err, idem.ErrNotFound)
-	if err != nil && !unknown {
-		return idem.Change{}, false, nil
-	}
 	var inv idem.Invocation
 	switch {
-	case unknown && s.check() == nil:
+	case cur == nil && s.check() == nil:
+		s.mint()
 		inv = invocation(s.id, 1, s.Request.Args)
-	case !unknown && cur.Status.Ended():
-		// An end that is given again needs no look under the lock.
-		ch, err := idem.Submit(s.Request, idem.Admission{Now: r.wall()})(&cur)
-		if !ch.Write {
-			return ch, true, err
-		}
-		if r.poison(cur.Crashes) {
+	case cur != nil && cur.Status.Ended() && !r.suspect(cur.Crashes): // to be requeued
+		call, err := r.load(s.f.key) // with its args
+		if err != nil {
 			return idem.Change{}, false, nil
 		}
-		if cur, err = r.load(s.f.key); err != nil { // with its args
-			return idem.Change{}, false, nil
-		}
-		inv = invocation(cur.ID, cur.Attempt+1, cur.Args)
+		inv = invocation(call.ID, call.Attempt+1, call.Args)
 	default:
 		return idem.Change{}, false, nil
 	}
@@ -71,10 +60,10 @@ func (s *submission) fuse(inv idem.Invocation, out outcome) (ch idem.Change, ok 
 	}
 	terms := r.claimTerms(s.Request.Tool, inlineWorker)
 	lease := idem.Lease{CallID: inv.CallID, Owner: terms.Owner, Attempt: inv.Attempt}
-	settle := onlyUnder(lease, out.settle(s.tool, idem.Settlement{Terms: terms.Terms, Lease: lease}))
+	settle := onlyUnder(lease, out.transition(s.tool, idem.Settlement{Terms: terms.Terms, Lease: lease}))
 	ch, err = s.commit(idem.Chain(s.submit(nil), idem.Claim(terms), settle))
-	if errors.Is(err, errMoved) {
-		return idem.Change{}, false, nil
+	if errors.Is(err, errMoved) || err == nil && !ch.After.Status.Ended() {
+		return idem.Change{}, false, nil // another request came in between
 	}
 	return ch, true, err
 }

@@ -53,8 +53,8 @@ func isJSON(r idem.Result) bool { return r.Output == nil || json.Valid(r.Output)
 // maxMessage bounds what is stored of a failure's message, in bytes.
 const maxMessage = 4096
 
-// settle is the transition that the outcome asks for (R13, R14).
-func (o outcome) settle(tool *idem.Tool, s idem.Settlement) idem.Transition {
+// transition is the settlement that the outcome asks for (R13, R14).
+func (o outcome) transition(tool *idem.Tool, s idem.Settlement) idem.Transition {
 	var definite *idem.Failure
 	external := tool.Effects == idem.EffectsExternal
 	switch {

@@ -2,6 +2,7 @@ package runner_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync/atomic"
 	"testing"
@@ -200,9 +201,49 @@ func TestRequeueIsDispatched(t *testing.T) {
 	}
 }
 
-// Duplicates hold a worker or a place for a moment only; a burst of them does not
-// keep a new call out.
-func TestDuplicatesNeedNoRoom(t *testing.T) {
+// An end is given again, or refused, without a worker or a place, not even for a
+// moment, however long the store takes: a new call finds all the room there is.
+func TestReplaysTakeNoRoom(t *testing.T) {
+	for name, again := range map[string]intent{
+		"replay":   {"old", nil, ""},
+		"conflict": {"old", nil, `{"other":true}`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, w *world) {
+				again.tool = w.rerun
+				w.answer(intent{"old", w.rerun, ""}, long)
+				w.occupy(time.Minute)
+				resume := make(chan struct{})
+				w.spy.set(func(s *spy) {
+					s.seen = func(idem.Key, idem.Change) { <-resume }
+					s.updating = func(key idem.Key) error {
+						if key == keyOf("old") {
+							<-resume
+						}
+						return nil
+					}
+				})
+				var replies []<-chan reply
+				for range 50 {
+					replies = append(replies, w.later(again, 0))
+				}
+				synctest.Wait()
+				w.answer(intent{"new", w.rerun, ""}, 0) // the one place
+				w.want("new", "pending 0")
+				close(resume)
+				for _, c := range replies {
+					if r := <-c; name == "replay" && (r.err != nil || r.Verdict != idem.VerdictReplayed) || name == "conflict" && !errors.Is(r.err, idem.ErrConflict) {
+						t.Fatalf("%+v", r)
+					}
+				}
+			}, workers(1), queue(1))
+		})
+	}
+}
+
+// Joins hold a place for a moment only; a burst of them does not keep a new call
+// out.
+func TestJoinsNeedNoRoom(t *testing.T) {
 	bubble(t, func(t *testing.T, w *world) {
 		free := make(chan struct{})
 		full(w, free)

@@ -8,13 +8,18 @@ import (
 	"github.com/idemd/idemd/idem"
 )
 
+// longestPoll bounds how long a look that failed waits for the next one.
+const longestPoll = 10 * time.Second
+
 // dispatch finds what is due and gives it to workers, oldest first, until the
 // runner drains. Calls of an earlier life, calls that waited in the queue, and
-// over a shared store calls of processes that died all come this way; it is the
-// only way besides a new call that finds a worker free.
+// over a shared store calls of processes that died all come this way. A request
+// runs its call without it where a worker is free, or where the tool is local and
+// is waited for; never while somebody waits here.
 func (r *Runner) dispatch() {
-	// Leases of others run out without a signal.
-	poll := time.NewTicker(max(r.settings.Lease/3, 10*time.Millisecond))
+	// Leases of others run out without a signal, and so does the patience with
+	// what could not be claimed.
+	poll := time.NewTicker(min(max(r.settings.Lease/3, 10*time.Millisecond), longestPoll))
 	defer poll.Stop()
 	for {
 		select {
@@ -23,6 +28,7 @@ func (r *Runner) dispatch() {
 		case <-r.room.wake:
 		case <-poll.C:
 			r.tidy()
+			r.room.forgetPauses(time.Now())
 		}
 		r.dispatchDue()
 	}
@@ -39,7 +45,7 @@ func (r *Runner) dispatchDue() {
 		return
 	}
 	for _, d := range due {
-		worker, taken, more := r.room.next(d, r.suspect(d))
+		worker, taken, more := r.room.next(d, d.Suspect(r.owner(0), r.settings.MaxCrashes), time.Now())
 		if taken {
 			go r.fromQueue(d, worker)
 		}
@@ -67,13 +73,4 @@ func (r *Runner) tidy() {
 			r.flights.drop(key, fresh)
 		}
 	}
-}
-
-// suspect reports whether a due call has to run alone (R12).
-func (r *Runner) suspect(d idem.Due) bool {
-	crashes := d.Crashes
-	if d.Status == idem.StatusRunning && d.Effects != idem.EffectsLocal {
-		crashes++ // as the claim will count it
-	}
-	return r.poison(crashes)
 }

@@ -2,6 +2,7 @@ package runner
 
 import (
 	"sync"
+	"time"
 
 	"github.com/idemd/idemd/idem"
 )
@@ -31,6 +32,10 @@ type room struct {
 	limit     int                 // of abandoned, before workers are kept
 	kept      int                 // workers that stay with such an attempt
 
+	// paused are due calls that could not be claimed: they are left alone for a
+	// while, so that the calls behind them get their turn.
+	paused map[idem.CallID]pause
+
 	marks uint64        // how often something may have become due
 	wake  chan struct{} // takes one signal to the dispatcher
 
@@ -43,6 +48,17 @@ type room struct {
 	closed bool
 }
 
+// pause is how long a due call is left alone.
+type pause struct {
+	until time.Time
+	next  time.Duration // the pause after this one
+}
+
+const (
+	firstClaimPause = time.Second
+	lastClaimPause  = time.Minute
+)
+
 // hand is an attempt that a goroutine of this process has in hand. The attempt
 // belongs to it: a call may be asked for again, and be in hand again, before the
 // goroutine of the attempt before has left.
@@ -54,7 +70,7 @@ type hand struct {
 func newRoom(s Settings) *room {
 	m := &room{
 		limit: s.MaxAbandoned, wake: make(chan struct{}, 1),
-		live: make(map[hand]struct{}), deaf: make(map[idem.CallID]int),
+		live: make(map[hand]struct{}), deaf: make(map[idem.CallID]int), paused: make(map[idem.CallID]pause),
 	}
 	m.idle = sync.NewCond(&m.mu)
 	for w := s.Workers; w > 0; w-- {
@@ -118,12 +134,12 @@ func (m *room) release(g grant) {
 // inline reports whether a request may run a local tool itself; leave ends it.
 // It needs no worker, since the tool is a pure function and quick, but it must
 // not overtake the queue nor run beside what may be poison. Tools that do not
-// return cannot pile up here: without a worker for it the call has to wait, and
-// while calls wait nothing runs inline.
+// return cannot pile up here: nothing runs inline once too many have been given
+// up.
 func (m *room) inline() bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.draining || m.waiting || m.alone {
+	if m.draining || m.waiting || m.alone || m.abandoned >= m.limit {
 		return false
 	}
 	m.busy++
@@ -239,6 +255,10 @@ func (m *room) forget(h hand) {
 // abandon says that an attempt was given up while its tool still runs. Its
 // worker is free, unless too many have been given up: then it stays with the
 // tool. Abandon returns the worker that was kept, or 0.
+//
+// What may be poison is not alone any more then, though it still runs: a tool
+// that never returns would keep everything else waiting for ever. Should it end
+// the process after all, its neighbours have one crash each.
 func (m *room) abandon(h hand, worker int) (kept int) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -253,6 +273,15 @@ func (m *room) abandon(h hand, worker int) (kept int) {
 	}
 	m.done()
 	return kept
+}
+
+// orphan says that a tool runs for which there is no attempt, and which was told
+// to stop.
+func (m *room) orphan(id idem.CallID) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.abandoned++
+	m.deaf[id]++
 }
 
 // returned says that a tool that was given up has returned after all. The
@@ -279,19 +308,19 @@ func (m *room) atWork(id idem.CallID) bool {
 }
 
 // look begins a look for due calls: how many are to be looked at, those in hand
-// included, and which marks the look covers.
+// and those left alone included, and which marks the look covers.
 func (m *room) look() (limit int, marks uint64, ok bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.draining || m.alone || len(m.free) == 0 {
 		return 0, 0, false
 	}
-	return len(m.free) + len(m.live) + 1, m.marks, true
+	return len(m.free) + len(m.live) + len(m.paused) + 1, m.marks, true
 }
 
 // next takes a due call in hand and takes a worker for it. It reports no more
 // where nothing else can be dispatched now.
-func (m *room) next(d idem.Due, suspect bool) (worker int, taken, more bool) {
+func (m *room) next(d idem.Due, suspect bool, now time.Time) (worker int, taken, more bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	h := handOf(d)
@@ -299,18 +328,48 @@ func (m *room) next(d idem.Due, suspect bool) (worker int, taken, more bool) {
 	if d.Status == idem.StatusRunning && !inHand {
 		_, inHand = m.live[hand{d.ID, d.Attempt}] // its own lease is over
 	}
-	if inHand {
+	if inHand || now.Before(m.paused[d.ID].until) {
 		return 0, false, true
 	}
 	if m.draining || m.alone || len(m.free) == 0 || suspect && m.busy > m.places {
-		// Requests that only take a place run nothing. The calls behind a suspect wait, too: it would never get its turn
-		// while others keep the workers busy.
+		// Requests that only take a place run nothing. The calls behind a suspect
+		// wait, too: it would never get its turn while others keep the workers
+		// busy.
 		m.waiting = true
 		return 0, false, false
 	}
 	m.live[h] = struct{}{}
 	m.alone = suspect
 	return m.take(), true, true
+}
+
+// leaveAlone says that a call could not be claimed, or settled, and is not to be
+// dispatched for a while; resume, that it could after all.
+func (m *room) leaveAlone(id idem.CallID, now time.Time) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	p := m.paused[id]
+	p.next = min(max(2*p.next, firstClaimPause), lastClaimPause)
+	p.until = now.Add(p.next)
+	m.paused[id] = p
+}
+
+func (m *room) resume(id idem.CallID) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	delete(m.paused, id)
+}
+
+// forgetPauses lets go of pauses that were over long ago: somebody else has taken
+// the call, or it is still due and begins again with a short one.
+func (m *room) forgetPauses(now time.Time) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for id, p := range m.paused {
+		if now.Sub(p.until) > 2*lastClaimPause {
+			delete(m.paused, id)
+		}
+	}
 }
 
 // handOf is the attempt that the claim of a due call begins.

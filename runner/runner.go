@@ -186,9 +186,8 @@ func (r *Runner) claimTerms(tool string, worker int) idem.ClaimTerms {
 	}
 }
 
-// poison reports whether the next death of the process would be the last one
-// that a call may be part of: it runs alone (R12).
-func (r *Runner) poison(crashes int) bool { return crashes >= r.settings.MaxCrashes-1 }
+// suspect reports whether a call with so many crashes runs alone (R12).
+func (r *Runner) suspect(crashes int) bool { return idem.Suspect(crashes, r.settings.MaxCrashes) }
 
 // update applies a transition that takes the unsaved deliveries of the key
 // along. Unless it fails, committed has to follow.
@@ -197,22 +196,16 @@ func (r *Runner) update(f *flight, transition func(deliveries int64) idem.Transi
 		// Read in the critical section, so that a join that was decided before
 		// this change is part of it.
 		ch, err := transition(r.flights.unstored(f, cur))(cur)
-		if err == nil && moved(cur, ch) && ch.After.Status != idem.StatusRunning { // a claim leaves them alone
+		if err == nil && ch.TakesDeliveries() {
 			r.flights.take(f, ch.After.Revision)
 		}
 		return ch, err
 	})
 }
 
-// moved reports whether a change is one of the record, and not only of its audit
-// trail.
-func moved(cur *idem.Call, ch idem.Change) bool {
-	return ch.Write && (cur == nil || ch.After.Revision > cur.Revision)
-}
-
 // committed does what has to follow a committed change.
 func (r *Runner) committed(f *flight, ch idem.Change) {
-	if !moved(ch.Before, ch) {
+	if !ch.Revises() {
 		return
 	}
 	r.flights.stored(f, ch.After.Revision)

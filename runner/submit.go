@@ -25,11 +25,7 @@ func (r *Runner) Submit(ctx context.Context, s idem.Submission) (idem.Answer, er
 	sub.f = r.flights.enter(s.Request.Key)
 	defer r.flights.leave(sub.f)
 
-	var w *waiter
-	if s.Wait > 0 {
-		w = r.flights.wait(sub.f, true)
-		defer r.flights.takeDown(sub.f, w)
-	}
+	defer sub.forgetEnds()
 	ch, err := sub.decide()
 	if err != nil {
 		sub.countRefusal(ch, err)
@@ -37,9 +33,9 @@ func (r *Runner) Submit(ctx context.Context, s idem.Submission) (idem.Answer, er
 	}
 	r.countVerdict(ch.After.Tool, ch.Verdict)
 	answer := idem.Answer{Call: *ch.After, Verdict: ch.Verdict}
-	if w != nil && !answer.Call.Status.Ended() {
-		r.flights.arm(w, ch.After)
-		answer.Call, err = r.await(ctx, w, sub.rider.cut(), s.Wait-time.Since(began), *ch.After)
+	if sub.waiter != nil && !answer.Call.Status.Ended() {
+		r.flights.arm(sub.waiter, ch.After)
+		answer.Call, err = r.await(ctx, sub.waiter, sub.rider.cut(), s.Wait-time.Since(began), *ch.After)
 		if err != nil {
 			return idem.Answer{}, err
 		}
@@ -68,43 +64,66 @@ type submission struct {
 	rider *rider
 	check func() error
 
-	id        idem.CallID // of the call, should it be new
+	id        idem.CallID // of the call, should it be new; zero until that is likely
 	createdAt time.Time
-	counted   int64 // deliveries that the decision has counted so far
-	work      *work // a local tool that runs already, or nil
+	counted   int64   // deliveries that the decision has counted so far
+	work      *work   // a local tool that runs already, or nil
+	waiter    *waiter // once the request waits for an end
 }
 
 // decide commits what the request leads to and starts what it is to start.
 func (s *submission) decide() (idem.Change, error) {
 	r := s.r
 	s.check = sync.OnceValue(s.validate)
-	s.id, s.createdAt = r.ids.next(s.Request.Key)
-	if s.Wait > 0 && s.tool != nil && s.tool.Effects == idem.EffectsLocal && r.flights.lead(s.f, s.Wait) {
-		defer r.flights.decided(s.f)
-		ch, ok, err := s.inline()
-		switch {
-		case !ok: // the ordinary way
-		case err != nil || !ch.Write:
+	cur, ch, done, err := s.look()
+	if done {
+		return ch, err
+	}
+	if s.Wait > 0 && s.tool != nil && s.tool.Effects == idem.EffectsLocal {
+		if r.flights.lead(s.f, s.Wait) {
+			defer r.flights.decided(s.f)
+			ch, ok, err := s.inline(cur)
+			if ok && err == nil && ch.Write {
+				s.ended(ch)
+			}
+			if ok {
+				return ch, err
+			}
+		} else if _, ch, done, err := s.look(); done { // what the leader made of it
 			return ch, err
-		default:
-			s.ended(ch)
-			return ch, nil
 		}
 	}
 	return s.ordinary()
+}
+
+// look decides the request if its call has ended and is to stay so: an end needs
+// no look under the key's lock, and its answer no room. Otherwise it returns the
+// call as it is, nil where there is none.
+func (s *submission) look() (cur *idem.Call, ch idem.Change, done bool, err error) {
+	c, err := s.r.store.CallByKey(s.ctx(), s.f.key)
+	switch {
+	case err != nil: // also one that is not ErrNotFound: the change will have it, too
+		return nil, idem.Change{}, false, nil
+	case !c.Status.Ended():
+		return &c, idem.Change{}, false, nil
+	}
+	ch, err = idem.Submit(s.Request, idem.Admission{Now: s.r.wall()})(&c)
+	return &c, ch, !ch.Write, err
 }
 
 // ordinary brings the request in with a worker, where one is free, or a place in
 // the queue.
 func (s *submission) ordinary() (idem.Change, error) {
 	r := s.r
-	defer func() { s.work.drop() }() // unless an attempt has it
+	defer func() { s.work.drop(r.room) }() // unless an attempt has it
 	g, places := r.room.reserve()
 	defer func() { r.room.release(g) }() // also when a transition panics
 	refuse, err := s.refusal(&g, places)
 	if err != nil {
 		return idem.Change{}, err
 	}
+	s.mint()
+	s.waitForEnds()
 	submit := s.submit(refuse)
 	if g.worker != 0 {
 		submit = idem.Chain(submit, s.claim(g.worker))
@@ -131,6 +150,27 @@ func (s *submission) ordinary() (idem.Change, error) {
 		r.committed(s.f, ch)
 	}
 	return ch, err
+}
+
+// mint makes the id that the call will have, should it be new.
+func (s *submission) mint() {
+	if s.id.IsZero() {
+		s.id, s.createdAt = s.r.ids.next(s.Request.Key)
+	}
+}
+
+// waitForEnds puts the waiter up of a request that waits, before the decision
+// after which ends may be told; forgetEnds takes it down.
+func (s *submission) waitForEnds() {
+	if s.Wait > 0 {
+		s.waiter = s.r.flights.wait(s.f, true)
+	}
+}
+
+func (s *submission) forgetEnds() {
+	if s.waiter != nil {
+		s.r.flights.takeDown(s.f, s.waiter)
+	}
 }
 
 // ended does what follows a commit that brought the call to its end.
@@ -164,7 +204,7 @@ func (s *submission) submit(refuse error) idem.Transition {
 func (s *submission) claim(worker int) idem.Transition {
 	claim := idem.Claim(s.r.claimTerms(s.Request.Tool, worker))
 	return func(cur *idem.Call) (idem.Change, error) {
-		if s.r.poison(cur.Crashes) {
+		if s.r.suspect(cur.Crashes) {
 			return idem.Change{Before: cur, After: cur}, nil
 		}
 		return claim(cur)

@@ -258,3 +258,89 @@ func TestDeafLocalToolsAreBounded(t *testing.T) {
 		equal(t, "deaf", w.r.Memory().Deaf, 0)
 	}, workers(2), abandoned(2), timeout(time.Hour))
 }
+
+// A local tool may be over its time before it would have had to wait for a
+// worker: that is a time-out like any other (R14).
+func TestQuickTimeout(t *testing.T) {
+	for _, way := range []string{"waiting", "queued"} {
+		t.Run(way, func(t *testing.T) {
+			bubble(t, func(t *testing.T, w *world) {
+				w.local.does(hang)
+				wait := long
+				if way == "queued" {
+					w.occupy(time.Second)
+					wait = 0
+				}
+				w.answer(intent{"k", w.local, ""}, wait)
+				time.Sleep(2 * time.Second)
+				w.want("k", "failed 1 tool_timeout retryable")
+			}, workers(1), timeout(100*time.Millisecond))
+		})
+	}
+}
+
+// An answer that is there when an attempt would be given up counts, even if the
+// attempt was held up and sees both at once.
+func TestAnswerAtTheLastMoment(t *testing.T) {
+	for range 20 { // a choice between the two would take either
+		bubble(t, func(t *testing.T, w *world) {
+			// The time is over after 9 s and the grace after 14; a renewal takes from
+			// 10 to 16.
+			w.hold.does(ignores(15 * time.Second))
+			w.spy.set(func(s *spy) {
+				s.renewing = func(idem.Key, idem.Lease) error {
+					time.Sleep(6 * time.Second)
+					return nil
+				}
+			})
+			w.answer(intent{"k", w.hold, ""}, 0)
+			time.Sleep(time.Minute)
+			w.want("k", "succeeded 1")
+			equal(t, "stale results", w.counts().StaleResults, 0)
+		}, timeout(9*time.Second), lease(30*time.Second))
+	}
+}
+
+// The window of a call begins when it has ended, and not before its tool ran
+// (R16).
+func TestWindowBeginsAfterTheTool(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		ran := make(map[idem.CallID]time.Time)
+		w.local.does(func(ctx context.Context, inv idem.Invocation) (idem.Result, error) {
+			res, err := takes(200*time.Millisecond)(ctx, inv)
+			ran[inv.CallID] = time.Now()
+			return res, err
+		})
+		w.occupy(time.Second)
+		w.answer(intent{"queued", w.local, ""}, 0)
+		time.Sleep(2 * time.Second)
+		w.answer(intent{"waiting", w.local, ""}, long)
+		for _, key := range []string{"queued", "waiting"} {
+			c := w.call(key)
+			if until := ran[c.ID].Truncate(time.Millisecond); c.EndedAt.Before(until) {
+				t.Errorf("%s: it ended at %v, its tool ran until %v", key, c.EndedAt, until)
+			}
+			equal(t, "window", c.ExpiresAt.Sub(c.EndedAt), time.Hour)
+		}
+	}, workers(1), window(time.Hour))
+}
+
+// A local tool that was begun for a request and then got no attempt, because the
+// call went another way, is told to stop, and counts as given up until it does.
+func TestDroppedToolIsCounted(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		free := make(chan struct{})
+		w.local.does(then(waitsFor(free), succeed))
+		c := w.later(intent{"k", w.local, ""}, long)
+		synctest.Wait() // it has begun to run for attempt 1 of a call that is not there yet
+		w.answer(intent{"k", w.local, ""}, 0)
+		synctest.Wait()
+		w.want("k", "succeeded 1")
+		time.Sleep(time.Second) // it is not waited for any longer
+		equal(t, "answer", stands((<-c).Call), "succeeded 1")
+		equal(t, "given up", w.r.Memory().Deaf, 1)
+		close(free)
+		synctest.Wait()
+		equal(t, "given up", w.r.Memory().Deaf, 0)
+	})
+}

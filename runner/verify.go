@@ -175,7 +175,7 @@ func (v *verifier) ask(ctx context.Context, a *ask) {
 	}
 	since := a.since
 	v.mu.Unlock()
-	believed := !atWork && time.Since(since) >= v.settle(a.tool)
+	believed := !atWork && time.Since(since) >= v.believeAfter(a.tool)
 	answer, returned := idem.Verification{}, closed
 	if err == nil {
 		answer, returned, err = v.question(ctx, a, call)
@@ -198,7 +198,7 @@ func (v *verifier) ask(ctx context.Context, a *ask) {
 	}
 	v.mu.Lock()
 	a.next = time.Now().Add(a.pause)
-	if believable := a.since.Add(v.settle(a.tool)); err == nil && !answer.Found && !believed && time.Until(believable) > 0 {
+	if believable := a.since.Add(v.believeAfter(a.tool)); err == nil && !answer.Found && !believed && time.Until(believable) > 0 {
 		a.next = believable
 	}
 	a.pause = min(2*a.pause, lastPause)
@@ -248,8 +248,8 @@ func (v *verifier) free() {
 	v.signal()
 }
 
-// settle is how long "not found" is not believed.
-func (v *verifier) settle(t *idem.Tool) time.Duration {
+// believeAfter is how long "not found" is not believed.
+func (v *verifier) believeAfter(t *idem.Tool) time.Duration {
 	if t.Settle > 0 {
 		return t.Settle
 	}

@@ -2,6 +2,7 @@ package runner
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"github.com/idemd/idemd/idem"
@@ -21,7 +22,10 @@ func (r *Runner) start(tool *idem.Tool, inv idem.Invocation) *work {
 	w.ctx, w.cancel = context.WithTimeout(context.Background(), r.timeout(tool))
 	go func() {
 		out := asPanic // stays so where the tool ends the goroutine
-		defer func() { w.done <- out }()
+		defer func() {
+			out.timedOut = errors.Is(w.ctx.Err(), context.DeadlineExceeded)
+			w.done <- out
+		}()
 		out = r.invoke(w.ctx, tool, inv)
 	}()
 	return w
@@ -47,11 +51,17 @@ func (w *work) quick(d time.Duration) (outcome, bool) {
 }
 
 // drop gives up work that has no attempt: nothing outside has happened, and
-// nobody waits for it.
-func (w *work) drop() {
-	if w != nil {
-		w.cancel()
+// nobody waits for it. It counts as abandoned until it returns.
+func (w *work) drop(m *room) {
+	if w == nil {
+		return
 	}
+	w.cancel()
+	m.orphan(w.inv.CallID)
+	go func() {
+		<-w.done
+		m.returned(w.inv.CallID, 0)
+	}()
 }
 
 func (r *Runner) timeout(tool *idem.Tool) time.Duration {

@@ -23,11 +23,12 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // world is a process over a store, its next life after that, and the tools that
 // it runs.
 type world struct {
-	t     *testing.T
-	o     runner.Options
-	model *storetest.Model
-	spy   *spy // over model
-	r     *runner.Runner
+	t        *testing.T
+	o        runner.Options
+	model    *storetest.Model
+	spy      *spy       // over model
+	troubled func(*spy) // sets the store of lives to come up for trouble; nil for none
+	r        *runner.Runner
 
 	local, none, rerun, verify, hold *actor
 
@@ -112,6 +113,9 @@ func (w *world) actors() []*actor { return []*actor{w.local, w.none, w.rerun, w.
 func (w *world) live(model *storetest.Model) {
 	w.t.Helper()
 	w.model, w.spy = model, &spy{Store: model}
+	if w.troubled != nil {
+		w.troubled(w.spy)
+	}
 	o := w.o
 	if o.Exit == nil {
 		o.Exit = func() { w.exit(model) }
