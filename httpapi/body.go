@@ -10,8 +10,9 @@ import (
 	"github.com/idemd/idemd/idem"
 )
 
-// readJSON reads a body of JSON. The bytes lie in pooled memory: they are gone
-// when the request is done.
+// readJSON reads a body of JSON. The bytes lie in the exchange's scratch memory,
+// into which reply writes the answer, and which the next request gets. So what
+// outlives the handler, and what the answer is written from, must be a copy.
 func (x *exchange) readJSON() ([]byte, error) {
 	if !isJSON(x.r.Header) {
 		return nil, idem.Errorf(idem.CodeUnsupportedMediaType, "the body must be application/json, without a content coding")
@@ -24,12 +25,12 @@ func (x *exchange) readJSON() ([]byte, error) {
 	}
 	buf := x.buffer()
 	// It grows with what arrives, never with what the client announced.
-	_, err := buf.ReadFrom(&heldBody{x: x, r: http.MaxBytesReader(x.w, x.r.Body, limit)})
+	_, err := buf.ReadFrom(&countedBody{x: x, r: http.MaxBytesReader(x.w, x.r.Body, limit)})
 	var over *http.MaxBytesError
 	switch {
-	case errors.Is(err, errHeld):
+	case errors.Is(err, errBodies):
 		x.w.Header()["Connection"] = headerClose
-		return nil, errHeld
+		return nil, errBodies
 	case errors.As(err, &over):
 		return nil, tooLarge(limit)
 	case err != nil:
@@ -40,29 +41,29 @@ func (x *exchange) readJSON() ([]byte, error) {
 }
 
 const (
-	// freeBody is how much of each body does not count against MaxBodyBytesHeld.
+	// freeBody is how much of each body does not count against MaxBodyMemory.
 	freeBody = 16 << 10
-	// heldStep is by how much a body's share of it grows.
-	heldStep = 16 << 10
+	// bodyStep is by how much a body's share of it grows.
+	bodyStep = 16 << 10
 )
 
-var errHeld = idem.Errorf(idem.CodeUnavailable, "too many bytes of bodies are held")
+var errBodies = idem.Errorf(idem.CodeUnavailable, "large bodies of other requests take too much memory")
 
-// heldBody counts a body against MaxBodyBytesHeld while it arrives. What it
+// countedBody counts a body against MaxBodyMemory while it arrives. What it
 // counted stays counted until finish: the bytes are there as long.
-type heldBody struct {
+type countedBody struct {
 	x    *exchange
 	r    io.Reader
 	read int64
 }
 
-func (h *heldBody) Read(p []byte) (int, error) {
-	n, err := h.r.Read(p)
-	h.read += int64(n)
-	for h.read > freeBody+h.x.held {
-		h.x.held += heldStep
-		if h.x.s.held.Add(heldStep) > h.x.s.o.MaxBodyBytesHeld {
-			return 0, errHeld
+func (b *countedBody) Read(p []byte) (int, error) {
+	n, err := b.r.Read(p)
+	b.read += int64(n)
+	for b.read > freeBody+b.x.bodyBytes {
+		b.x.bodyBytes += bodyStep
+		if b.x.s.bodyBytes.Add(bodyStep) > b.x.s.o.MaxBodyMemory {
+			return 0, errBodies
 		}
 	}
 	return n, err

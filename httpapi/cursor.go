@@ -5,6 +5,8 @@ import (
 	"crypto/subtle"
 	"encoding/base64"
 	"encoding/binary"
+
+	"github.com/idemd/idemd/idem"
 )
 
 // cursorVersion is the first byte of every cursor; other versions are refused.
@@ -54,4 +56,15 @@ func (c cursor) decode(s string, size int) ([]byte, error) {
 		return nil, errForeign
 	}
 	return position, nil
+}
+
+// idFrom reads a cursor whose position is a call; none is the zero id.
+func (c cursor) idFrom(params map[string]string) (id idem.CallID, err error) {
+	if v := params["cursor"]; v != "" {
+		var b []byte
+		if b, err = c.decode(v, len(id)); err == nil {
+			id = idem.CallID(b)
+		}
+	}
+	return id, err
 }

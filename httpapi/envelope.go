@@ -10,6 +10,8 @@ import (
 	"unicode/utf8"
 
 	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/idemd/idemd/idem"
 )
 
 // envelope is the body of a submission. args lies in the body.
@@ -49,7 +51,7 @@ func parseEnvelope(body []byte) (envelope, error) {
 			env.clientID = &s
 			return err
 		default:
-			n, ok := integerValue(v)
+			n, ok := idem.Integer(v)
 			if !ok {
 				return badRequest("seq must be an integer of 64 bits")
 			}
@@ -86,11 +88,14 @@ type objectReader struct {
 	dec *jsontext.Decoder
 }
 
+// objectOptions are those of every objectReader. Duplicates among the members
+// are noticed by readMembers, those further in by whoever takes the value; the
+// decoder would keep a set for each object.
+var objectOptions = []jsontext.Options{jsontext.AllowDuplicateNames(true)}
+
 var objectReaders = sync.Pool{New: func() any {
 	r := new(objectReader)
-	// Duplicates among the members are noticed by readMembers, those further in
-	// by whoever takes the value; the decoder would keep a set for each object.
-	r.dec = jsontext.NewDecoder(&r.buf, jsontext.AllowDuplicateNames(true))
+	r.dec = jsontext.NewDecoder(&r.buf, objectOptions...)
 	return r
 }}
 
@@ -101,11 +106,11 @@ func readMembers(body []byte, names []string, each func(i int, v jsontext.Value)
 	r := objectReaders.Get().(*objectReader)
 	defer func() {
 		r.buf = bytes.Buffer{} // lets go of the body
-		r.dec.Reset(&r.buf, jsontext.AllowDuplicateNames(true))
+		r.dec.Reset(&r.buf, objectOptions...)
 		objectReaders.Put(r)
 	}()
 	r.buf = *bytes.NewBuffer(body)
-	r.dec.Reset(&r.buf, jsontext.AllowDuplicateNames(true))
+	r.dec.Reset(&r.buf, objectOptions...)
 
 	tok, err := r.dec.ReadToken()
 	switch {
@@ -176,71 +181,3 @@ func stringValue(name string, v jsontext.Value) (string, error) {
 	}
 	return string(b), nil
 }
-
-// integerValue reads an integer of 64 bits by its value: 1, 1.0 and 10e-1 are
-// the same. Digits and exponents are held to the limits of the canonical form
-// before anything is computed.
-func integerValue(v jsontext.Value) (int64, bool) {
-	const maxDigits, maxExponent = 1000, 1000
-	if v.Kind() != '0' {
-		return 0, false
-	}
-	s := []byte(v)
-	negative := s[0] == '-'
-	if negative {
-		s = s[1:]
-	}
-	exponent := 0
-	if i := bytes.IndexAny(s, "eE"); i >= 0 {
-		e := s[i+1:]
-		s = s[:i]
-		sign := 1
-		if e[0] == '-' || e[0] == '+' {
-			if e[0] == '-' {
-				sign = -1
-			}
-			e = e[1:]
-		}
-		for _, c := range e {
-			if exponent = exponent*10 + int(c-'0'); exponent > maxExponent {
-				return 0, false
-			}
-		}
-		exponent *= sign
-	}
-	whole, fraction, _ := bytes.Cut(s, []byte("."))
-	if len(whole)+len(fraction) > maxDigits {
-		return 0, false
-	}
-	exponent -= len(fraction)
-	digits := append(append(make([]byte, 0, 32), whole...), fraction...)
-	digits = bytes.TrimLeft(digits, "0")
-	for len(digits) > 0 && digits[len(digits)-1] == '0' {
-		digits = digits[:len(digits)-1]
-		exponent++
-	}
-	if len(digits) == 0 {
-		return 0, true
-	}
-	if exponent < 0 || len(digits)+exponent > 19 {
-		return 0, false
-	}
-	// Counted downwards, since there is one more number below zero than above.
-	var n int64
-	for i := range len(digits) + exponent {
-		d := int64(0)
-		if i < len(digits) {
-			d = int64(digits[i] - '0')
-		}
-		if n < (minInt64+d)/10 {
-			return 0, false
-		}
-		n = n*10 - d
-	}
-	if negative {
-		return n, true
-	}
-	return -n, n != minInt64
-}
-
-const minInt64 = -1 << 63

@@ -67,7 +67,7 @@ func appendCall(b []byte, c *idem.Call) []byte {
 	b = append(b, `,"error":`...)
 	b = appendFailure(b, c.Failure)
 	b = append(b, `,"effect_id":"`...)
-	b = append(b, idem.EffectID(c.ID)...)
+	b = idem.AppendEffectID(b, c.ID)
 	b = append(b, `","client_id":`...)
 	if c.ClientID != nil {
 		b = appendString(b, *c.ClientID)
@@ -194,21 +194,18 @@ func (s *statsBody) appendTo(b []byte) []byte {
 		b = appendInt(b, s.Totals.Status[i])
 	}
 	b = append(b, `},"attempts":{`...)
-	if n := s.Totals.Attempts[0]; n != 0 { // ended before any attempt; rare enough to be shown only where it is so
-		b = append(b, `"0":`...)
+	first := len(b)
+	for i, n := range s.Totals.Attempts {
+		if i == 0 && n == 0 {
+			continue // ended before any attempt; rare enough to be shown only where it is so
+		}
+		if len(b) > first {
+			b = append(b, ',')
+		}
+		b = appendString(b, idem.AttemptBucket(i))
+		b = append(b, ':')
 		b = appendInt(b, n)
-		b = append(b, ',')
 	}
-	const last = idem.AttemptBuckets - 1
-	for i := 1; i < last; i++ {
-		b = append(b, '"')
-		b = appendInt(b, int64(i))
-		b = append(b, `":`...)
-		b = appendInt(b, s.Totals.Attempts[i])
-		b = append(b, ',')
-	}
-	b = append(b, `"10+":`...)
-	b = appendInt(b, s.Totals.Attempts[last])
 	b = append(b, `},"since":`...)
 	b = appendTime(b, s.Since)
 	b = append(b, ',')

@@ -1,6 +1,7 @@
 package httpapi
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -11,22 +12,23 @@ import (
 type Options struct {
 	// MaxBody is the largest body of a request, in bytes. Default 1 MiB. Too
 	// low refuses honest requests, too high lets a few clients take
-	// MaxBodyBytesHeld for themselves. 1 KiB to 64 MiB.
+	// MaxBodyMemory for themselves. 1 KiB to 64 MiB.
 	MaxBody int64
 
-	// MaxBodyBytesHeld is how many bytes of bodies are there at once, of requests
+	// MaxBodyMemory is how many bytes of bodies are there at once, of requests
 	// that are still arriving and of those that are worked on; what is above is
 	// refused. The first 16 KiB of each body do not count, so that ordinary
 	// requests pass whatever the large ones do. Default 256 MiB. Too low refuses
 	// large bodies under ordinary load, too high runs out of memory before it
 	// refuses: what is made of a body takes a few times its size. At least
 	// MaxBody.
-	MaxBodyBytesHeld int64
+	MaxBodyMemory int64
 
 	// MaxInFlight is how many requests are worked on at once; what is above is
-	// refused at once. A body that is still arriving is not worked on. Waits are honoured only for the lower half. Default
-	// 4096. Too low refuses under ordinary load, too high runs out of memory
-	// before it refuses. 1 to 1,000,000.
+	// refused at once. A body that is still arriving is not worked on. Waits are
+	// honoured only for the lower half. Default 4096. Too low refuses under
+	// ordinary load, too high runs out of memory before it refuses. 1 to
+	// 1,000,000.
 	MaxInFlight int
 
 	// MaxConns is how many connections may be open. For the next one, the one
@@ -77,30 +79,23 @@ type Options struct {
 	Version string
 }
 
-func (o Options) withDefaults() Options {
-	o.MaxBody = orDefault(o.MaxBody, 1<<20)
-	o.MaxBodyBytesHeld = orDefault(o.MaxBodyBytesHeld, 256<<20)
-	o.MaxInFlight = orDefault(o.MaxInFlight, 4096)
-	o.MaxConns = orDefault(o.MaxConns, 4*o.MaxInFlight)
-	o.MaxWait = orDefault(o.MaxWait, time.Minute)
-	o.ReadTimeout = orDefault(o.ReadTimeout, 30*time.Second)
-	o.ReadHeaderTimeout = orDefault(o.ReadHeaderTimeout, min(5*time.Second, o.ReadTimeout))
-	o.WriteTimeout = orDefault(o.WriteTimeout, 30*time.Second)
-	o.IdleTimeout = orDefault(o.IdleTimeout, 2*time.Minute)
-	o.MaxHeaderBytes = orDefault(o.MaxHeaderBytes, 16<<10)
-	o.Version = orDefault(o.Version, "dev")
-	if o.Logger == nil {
-		o.Logger = slog.New(slog.DiscardHandler)
-	}
-	return o
-}
+// DefaultMaxInFlight is the default of Options.MaxInFlight.
+const DefaultMaxInFlight = 4096
 
-func orDefault[T comparable](v, def T) T {
-	var zero T
-	if v == zero {
-		return def
-	}
-	return v
+func (o Options) withDefaults() Options {
+	o.MaxBody = cmp.Or(o.MaxBody, 1<<20)
+	o.MaxBodyMemory = cmp.Or(o.MaxBodyMemory, 256<<20)
+	o.MaxInFlight = cmp.Or(o.MaxInFlight, DefaultMaxInFlight)
+	o.MaxConns = cmp.Or(o.MaxConns, 4*o.MaxInFlight)
+	o.MaxWait = cmp.Or(o.MaxWait, time.Minute)
+	o.ReadTimeout = cmp.Or(o.ReadTimeout, 30*time.Second)
+	o.ReadHeaderTimeout = cmp.Or(o.ReadHeaderTimeout, min(5*time.Second, o.ReadTimeout))
+	o.WriteTimeout = cmp.Or(o.WriteTimeout, 30*time.Second)
+	o.IdleTimeout = cmp.Or(o.IdleTimeout, 2*time.Minute)
+	o.MaxHeaderBytes = cmp.Or(o.MaxHeaderBytes, 16<<10)
+	o.Version = cmp.Or(o.Version, "dev")
+	o.Logger = cmp.Or(o.Logger, slog.New(slog.DiscardHandler))
+	return o
 }
 
 // Validate reports everything that is wrong with the options at once.
@@ -113,7 +108,7 @@ func (o Options) Validate() error {
 		}
 	}
 	want(o.MaxBody >= 1<<10 && o.MaxBody <= 64<<20, "MaxBody is %d; want 1 KiB to 64 MiB", o.MaxBody)
-	want(o.MaxBodyBytesHeld >= o.MaxBody, "MaxBodyBytesHeld is %d; want at least MaxBody, %d", o.MaxBodyBytesHeld, o.MaxBody)
+	want(o.MaxBodyMemory >= o.MaxBody, "MaxBodyMemory is %d; want at least MaxBody, %d", o.MaxBodyMemory, o.MaxBody)
 	want(o.MaxInFlight >= 1 && o.MaxInFlight <= 1_000_000, "MaxInFlight is %d; want 1 to 1,000,000", o.MaxInFlight)
 	want(o.MaxConns >= o.MaxInFlight, "MaxConns is %d; want at least MaxInFlight, %d", o.MaxConns, o.MaxInFlight)
 	want(o.MaxWait > 0 && o.MaxWait <= 10*time.Minute && o.MaxWait%time.Second == 0, "MaxWait is %v; want whole seconds up to 10m", o.MaxWait)

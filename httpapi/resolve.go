@@ -31,9 +31,8 @@ func (s *Server) resolve(x *exchange, body []byte) (answer, error) {
 }
 
 const (
-	maxBy      = 255
-	maxNote    = 4 << 10
-	maxMessage = 4 << 10
+	maxBy   = 255
+	maxNote = 4 << 10
 )
 
 var (
@@ -63,10 +62,8 @@ func parseResolution(body []byte) (idem.Resolution, error) {
 				err = badRequest("note is over %d bytes", maxNote)
 			}
 		case result:
-			// Held to the limits of every other document; stored as it came.
-			if _, err = idem.Canonical(v); err == nil {
-				r.Result.Output = bytes.Clone(v)
-			}
+			r.Result.Output = bytes.Clone(v) // stored as it came
+			err = r.Result.Validate()
 		case failure:
 			err = parseFailure(v, &r.Failure)
 		}
@@ -103,13 +100,9 @@ func parseFailure(v jsontext.Value, f *idem.Failure) error {
 	_, err := readMembers(v, failureMembers, func(i int, v jsontext.Value) (err error) {
 		switch i {
 		case 0:
-			if f.Code, err = stringValue("error.code", v); err == nil && !isCode(f.Code) {
-				err = badRequest("error.code must match [a-z][a-z0-9_]{0,63}")
-			}
+			f.Code, err = stringValue("error.code", v)
 		case 1:
-			if f.Message, err = stringValue("error.message", v); err == nil && len(f.Message) > maxMessage {
-				err = badRequest("error.message is over %d bytes", maxMessage)
-			}
+			f.Message, err = stringValue("error.message", v)
 		default:
 			f.Retryable = v.Kind() == 't'
 			if !f.Retryable && v.Kind() != 'f' {
@@ -118,19 +111,10 @@ func parseFailure(v jsontext.Value, f *idem.Failure) error {
 		}
 		return err
 	})
-	return err
-}
-
-func isCode(s string) bool {
-	if s == "" || len(s) > 64 || s[0] < 'a' || s[0] > 'z' {
-		return false
+	if err != nil {
+		return err
 	}
-	for _, c := range []byte(s) {
-		if (c < 'a' || c > 'z') && (c < '0' || c > '9') && c != '_' {
-			return false
-		}
-	}
-	return true
+	return f.Validate()
 }
 
 // checkBy wants a name that somebody can read in the audit trail later.

@@ -77,12 +77,12 @@ type Server struct {
 	o   Options
 	log *slog.Logger
 
-	routes   http.Handler
-	http     http.Server
-	inFlight atomic.Int64
-	held     atomic.Int64 // bytes of bodies beyond what each has free
-	streams  atomic.Int64 // of the ledger
-	handlers handlers
+	routes    http.Handler
+	http      http.Server
+	inFlight  atomic.Int64
+	bodyBytes atomic.Int64 // bytes of bodies beyond what each has free
+	streams   atomic.Int64 // of the ledger
+	handlers  handlers
 
 	stopping chan struct{} // closed by Shutdown and Close: long answers end
 	stopOnce sync.Once

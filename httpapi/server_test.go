@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
@@ -29,10 +30,10 @@ func TestOptions(t *testing.T) {
 	}
 	// Everything that is wrong is said at once.
 	err := Options{
-		MaxBody: 1, MaxBodyBytesHeld: -1, MaxInFlight: -1, MaxConns: -5, MaxWait: 1500 * time.Millisecond, ReadTimeout: time.Second,
+		MaxBody: 1, MaxBodyMemory: -1, MaxInFlight: -1, MaxConns: -5, MaxWait: 1500 * time.Millisecond, ReadTimeout: time.Second,
 		ReadHeaderTimeout: 2 * time.Second, WriteTimeout: -1, IdleTimeout: -1, MaxHeaderBytes: 10,
 	}.Validate()
-	for _, name := range []string{"MaxBody", "MaxBodyBytesHeld", "MaxInFlight", "MaxConns", "MaxWait", "ReadHeaderTimeout", "WriteTimeout", "IdleTimeout", "MaxHeaderBytes"} {
+	for _, name := range []string{"MaxBody", "MaxBodyMemory", "MaxInFlight", "MaxConns", "MaxWait", "ReadHeaderTimeout", "WriteTimeout", "IdleTimeout", "MaxHeaderBytes"} {
 		if err == nil || !strings.Contains(err.Error(), name+" is") {
 			t.Errorf("nothing about %s in %v", name, err)
 		}
@@ -604,24 +605,24 @@ func TestSlowBodiesTakeNoPlace(t *testing.T) {
 func padded(n int) string { return chargeBody + strings.Repeat(" ", n-len(chargeBody)) }
 
 // The bytes of all bodies together are bounded, except for what each has free.
-func TestBodyBytesHeld(t *testing.T) {
+func TestBodyMemory(t *testing.T) {
 	const large = 64 << 10
 	svc := &fakeService{}
-	h := serve(t, svc, Options{MaxBody: large, MaxBodyBytesHeld: large})
-	held := func(n int64) {
+	h := serve(t, svc, Options{MaxBody: large, MaxBodyMemory: large})
+	taken := func(n int64) {
 		t.Helper()
-		eventually(t, "held", func() bool { return h.server.held.Load() == n })
+		eventually(t, "bytes taken", func() bool { return h.server.bodyBytes.Load() == n })
 	}
 	slow := sendPart(t, h.addr, padded(large), 1)
-	held(large - freeBody)
+	taken(large - freeBody)
 	svc.counted()
-	for range 2 { // what was refused holds nothing
+	for range 2 { // what was refused takes nothing
 		r := h.post("k", padded(large)).want(503, idem.CodeUnavailable).effect(idem.DoubtNone).
 			has("Retry-After", "1", "Idempotency-Key", "k", "Idempotent-Replayed", "false")
 		if !r.close {
 			t.Error("the connection is kept, with half a body in it")
 		}
-		held(large - freeBody)
+		taken(large - freeBody)
 	}
 	if d, r := svc.counted(); d != 2 || len(r) != 2 {
 		t.Errorf("%d deliveries, refused %q", d, r)
@@ -631,19 +632,19 @@ func TestBodyBytesHeld(t *testing.T) {
 	if err := readAnswer(slow, http.StatusAccepted); err != nil {
 		t.Error(err)
 	}
-	held(0)
+	taken(0)
 	slow = sendPart(t, h.addr, padded(large), 1)
-	held(large - freeBody)
+	taken(large - freeBody)
 	_ = slow.Close()
-	held(0)
+	taken(0)
 	h.post("k", padded(large)).want(202)
-	held(0)
+	taken(0)
 	svc.submit = func(context.Context, idem.Submission) (idem.Answer, error) { panic("no") }
 	h.post("k", padded(large)).want(500)
-	held(0)
+	taken(0)
 	svc.submit = func(context.Context, idem.Submission) (idem.Answer, error) { return idem.Answer{}, idem.ErrDropped }
 	_ = readAnswer(sendPart(t, h.addr, padded(large), 0), 0)
-	held(0)
+	taken(0)
 }
 
 // Streams are as long as their readers like, so only some of them may go on.
@@ -836,6 +837,59 @@ func TestListShortPages(t *testing.T) {
 	r := h.get("/v1/tool-calls?client_id=nobody").want(200)
 	if asked != 1 || !strings.HasPrefix(r.raw, `{"calls":[],"next_cursor":"`) {
 		t.Errorf("asked %d times: %s", asked, r.raw)
+	}
+}
+
+// What cannot be shown costs a request no more than what can: the page ends, and
+// the next one goes on behind it.
+func TestListTombstones(t *testing.T) {
+	const shown, top = 3, 40_000 // the oldest calls are left, all younger ones are tombstones
+	id := func(i int) (id idem.CallID) { binary.BigEndian.PutUint32(id[:], uint32(i)); return id }
+	rows := 0
+	svc := &fakeService{list: func(_ context.Context, q idem.Query) (calls []idem.Call, _ idem.CallID, _ error) {
+		from := top
+		if !q.Before.IsZero() {
+			from = int(binary.BigEndian.Uint32(q.Before[:])) - 1
+		}
+		for i := from; i > 0; i-- {
+			if len(calls) == q.Limit {
+				return calls, calls[len(calls)-1].ID, nil
+			}
+			rows++
+			c := ended(exampleCall(idem.Key{Name: "k" + strconv.Itoa(i)}), "1")
+			c.ID, c.Tombstone = id(i), i > shown
+			calls = append(calls, c)
+		}
+		return calls, idem.CallID{}, nil
+	}}
+	h := serve(t, svc, Options{})
+	for _, limit := range []int{1, 100, maxLimit} {
+		var got []string
+		empty := 0
+		for cursor := ""; ; {
+			var page struct {
+				Calls []callMembers
+				Next  *string `json:"next_cursor"`
+			}
+			rows = 0
+			h.get("/v1/tool-calls?limit=" + strconv.Itoa(limit) + cursor).want(200).json(&page)
+			if rows > maxRows+listStep {
+				t.Fatalf("limit %d: one request looked at %d rows", limit, rows)
+			}
+			for _, c := range page.Calls {
+				got = append(got, c.Key)
+			}
+			if len(page.Calls) == 0 {
+				empty++
+			}
+			if page.Next == nil {
+				break
+			}
+			cursor = "&cursor=" + *page.Next
+		}
+		if strings.Join(got, " ") != "k3 k2 k1" || empty < top/maxRows-1 {
+			t.Errorf("limit %d: got %q, after %d empty pages", limit, got, empty)
+		}
 	}
 }
 

@@ -65,17 +65,15 @@ func Canonical(doc []byte) ([]byte, error) {
 	return text, nil
 }
 
-// AppendCanonical appends the canonical text of doc to dst, for callers that
-// have a buffer to reuse. See [Canonical]. Dst must not overlap doc. After an
-// error dst is returned with the length it had; bytes beyond it may have changed.
-func AppendCanonical(dst, doc []byte) ([]byte, error) {
+// checkDocument reports what [Canonical] would refuse.
+func checkDocument(doc []byte) error {
 	c := getCanonizer()
-	out, err := c.document(dst, doc)
-	putCanonizer(c)
-	if err != nil {
-		return dst, err
+	out, err := c.document(c.out[:0], doc)
+	if err == nil {
+		c.out = out
 	}
-	return out, nil
+	putCanonizer(c)
+	return err
 }
 
 // canonizer holds everything that one document needs, so that a warm one

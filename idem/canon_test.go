@@ -273,20 +273,6 @@ func TestCanonicalConcurrently(t *testing.T) {
 	wg.Wait()
 }
 
-func TestAppendCanonical(t *testing.T) {
-	buf := append(make([]byte, 0, 64), "kept:"...)
-	got, err := AppendCanonical(buf, []byte(`{"b":1,"a":"\n"}`))
-	if want := `kept:{"a":"\n","b":1}`; err != nil || string(got) != want {
-		t.Errorf("got %s, %v; want %s", got, err, want)
-	}
-	if &got[0] != &buf[0] {
-		t.Error("the buffer was not used")
-	}
-	if got, err := AppendCanonical(buf, []byte(`{"b":1,"a":`)); err == nil || string(got) != "kept:" {
-		t.Errorf("after an error: %s, %v", got, err)
-	}
-}
-
 // genText and genDoc make documents with all that JSON has, numbers being
 // shortest spellings of float64 values.
 var genText = rapid.Custom(func(t *rapid.T) string {

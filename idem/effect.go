@@ -25,11 +25,20 @@ func (c *Call) OwesEffect() bool {
 // EffectID is a function of the call alone: known before the tool runs, the
 // same on every attempt, and what goes downstream (R10).
 func EffectID(id CallID) string {
+	var text [len(effectPrefix) + 32]byte
+	return string(AppendEffectID(text[:0], id))
+}
+
+// AppendEffectID appends what EffectID returns to b.
+func AppendEffectID(b []byte, id CallID) []byte {
 	var in [len(effectTag) + len(id)]byte
 	copy(in[:], effectTag)
 	copy(in[len(effectTag):], id[:])
 	sum := sha256.Sum256(in[:])
-	return "eff_" + hex.EncodeToString(sum[:16])
+	return hex.AppendEncode(append(b, effectPrefix...), sum[:16])
 }
 
-const effectTag = "idemd-effect-1"
+const (
+	effectTag    = "idemd-effect-1"
+	effectPrefix = "eff_"
+)

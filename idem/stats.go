@@ -1,10 +1,21 @@
 package idem
 
-import "time"
+import (
+	"strconv"
+	"time"
+)
 
 // AttemptBuckets is the number of buckets of the attempt distribution: 0 (ended
 // before any attempt), 1 to 9, and 10 or more.
 const AttemptBuckets = 11
+
+// AttemptBucket names a bucket of the attempt distribution: "0" to "9", "10+".
+func AttemptBucket(i int) string {
+	if i == AttemptBuckets-1 {
+		return strconv.Itoa(i) + "+"
+	}
+	return strconv.Itoa(i)
+}
 
 // Totals are counts over everything that is stored. They move with the commit
 // that changes them, so they always equal a full scan.

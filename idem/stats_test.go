@@ -1,6 +1,9 @@
 package idem
 
-import "testing"
+import (
+	"strings"
+	"testing"
+)
 
 func TestTotalsOf(t *testing.T) {
 	var totals Totals
@@ -54,5 +57,15 @@ func TestTotalsOfNoChange(t *testing.T) {
 	ch := Change{After: &Call{Status: StatusSucceeded}, Effect: &Effect{}}
 	if got := ch.Totals(); got != (Totals{}) {
 		t.Errorf("%+v", got)
+	}
+}
+
+func TestAttemptBucket(t *testing.T) {
+	var names []string
+	for i := range AttemptBuckets {
+		names = append(names, AttemptBucket(i))
+	}
+	if got := strings.Join(names, " "); got != "0 1 2 3 4 5 6 7 8 9 10+" {
+		t.Error(got)
 	}
 }

@@ -51,9 +51,10 @@ type Store interface {
 	CallByKey(ctx context.Context, key Key) (Call, error)
 	CallByID(ctx context.Context, ns Namespace, id CallID) (Call, error)
 
-	// List returns calls of a namespace without their Args, newest first by
-	// id. The page may be shorter than the limit, and even empty, while there
-	// is more: the returned id is where the next page begins, zero at the end.
+	// List returns calls of a namespace, without their Args and with a zero
+	// Fingerprint, newest first by id. The page may be shorter than the limit,
+	// and even empty, while there is more: the returned id is where the next
+	// page begins, zero at the end.
 	List(ctx context.Context, ns Namespace, q Query) ([]Call, CallID, error)
 
 	// Events returns the audit trail of a call from an event's number on, at
@@ -92,7 +93,6 @@ type Due struct {
 	Owner     string // of the lease that is over, where Status is running
 	Effects   Effects
 	CreatedAt time.Time
-	ClaimedAt time.Time
 
 	// Recovered says that an earlier life of an exclusively owned store left it.
 	Recovered bool

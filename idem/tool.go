@@ -46,27 +46,6 @@ func stricter(a, b Rerun) Rerun {
 	return b
 }
 
-// Codes of failures that idemd itself gives; a tool may have others.
-const (
-	FailureTool      = "tool_failed"
-	FailurePanic     = "tool_panic"
-	FailureTimeout   = "tool_timeout"
-	FailureMissing   = "tool_missing"
-	FailureExhausted = "attempts_exhausted"
-	FailureLost      = "outcome_unknown" // only on held calls: the answer was lost
-)
-
-// Failure is a definite answer "it was not done", stored with the call and
-// replayed. A tool returns it as its error; any other error of an external tool
-// means that nobody knows.
-type Failure struct {
-	Code      string
-	Message   string
-	Retryable bool // the same key may open the call again
-}
-
-func (f *Failure) Error() string { return fmt.Sprintf("%s: %s", f.Code, f.Message) }
-
 // Invocation is what a tool is given. Args are the caller's bytes, numbers
 // exact; a tool must not modify or keep them.
 type Invocation struct {
@@ -74,12 +53,6 @@ type Invocation struct {
 	EffectID string
 	Attempt  int
 	Args     []byte
-}
-
-// Result is what a tool did.
-type Result struct {
-	Output []byte // JSON; nil is null
-	Amount *int64 // for the effect row
 }
 
 // Verification is what downstream knows of an effect id.
@@ -90,7 +63,7 @@ type Verification struct {
 
 // Tool is a declaration: what a tool promises, and how it is run.
 type Tool struct {
-	Name        string // [a-z][a-z0-9_]{0,63}
+	Name        string // see ValidName
 	Description string
 	Effects     Effects
 	Rerun       Rerun
@@ -120,8 +93,8 @@ type Tool struct {
 
 // Validate reports what is wrong with a declaration.
 func (t *Tool) Validate() error {
-	if !validToolName(t.Name) {
-		return fmt.Errorf("idem: tool %q: the name must match [a-z][a-z0-9_]{0,63}", t.Name)
+	if !ValidName(t.Name) {
+		return fmt.Errorf("idem: tool %q: the name must match %s", t.Name, NamePattern)
 	}
 	if t.Invoke == nil {
 		return fmt.Errorf("idem: tool %s: nothing to invoke", t.Name)
@@ -147,16 +120,4 @@ func (t *Tool) Validate() error {
 		return fmt.Errorf("idem: tool %s: negative duration", t.Name)
 	}
 	return nil
-}
-
-func validToolName(s string) bool {
-	if len(s) == 0 || len(s) > 64 || s[0] < 'a' || s[0] > 'z' {
-		return false
-	}
-	for _, c := range []byte(s) {
-		if (c < 'a' || c > 'z') && (c < '0' || c > '9') && c != '_' {
-			return false
-		}
-	}
-	return true
 }

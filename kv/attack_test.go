@@ -98,7 +98,7 @@ func TestDirectoryIsReplaced(t *testing.T) {
 				t.Fatal(err)
 			}
 			notice(s)
-			if code := <-codes; code != exitUntrusted {
+			if code := <-codes; code != ExitUntrusted {
 				t.Error(code)
 			}
 			if err := errors.Join(os.RemoveAll(dir), os.Rename(dir+".moved", dir)); err != nil {
@@ -155,7 +155,7 @@ func TestDirectoryIsGone(t *testing.T) {
 	if err := os.Rename(dir, dir+".moved"); err != nil {
 		t.Fatal(err)
 	}
-	if code := <-codes; code != exitUntrusted { // the watch-dog looks by itself
+	if code := <-codes; code != ExitUntrusted { // the watch-dog looks by itself
 		t.Error(code)
 	}
 	if err := os.Rename(dir+".moved", dir); err != nil {
@@ -350,7 +350,7 @@ func TestExitWithAStuckLog(t *testing.T) {
 		s := &Store{opts: o.withDefaults()}
 		s.opts.Logger = slog.New(stuckUntil{ctx})
 		go s.die("a test", nil)
-		if code := <-codes; code != exitUntrusted {
+		if code := <-codes; code != ExitUntrusted {
 			t.Error(code)
 		}
 		cancel()

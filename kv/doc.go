@@ -29,16 +29,16 @@
 //
 // # How it is laid out
 //
-// Integers are big-endian, tid is the number of a namespace, id a call's id.
+// Integers are big-endian, nsid is the number of a namespace, id a call's id.
 //
 //	m/schema            layout version, time of creation
-//	T <namespace>       tid
-//	i <tid> <key>       id, fingerprint
-//	c <tid> <id> 00     the request; written once, and once more as a tombstone
-//	c <tid> <id> 01     the state; absent between a plain create and what follows it
-//	c <tid> <id> 03 <n> one batch's events, the first of which has the number n
-//	e <tid> <id>        the effect: a row of the ledger
-//	n <tid> <id>        a marker: this call has no end
+//	T <namespace>       nsid
+//	i <nsid> <key>       id, fingerprint
+//	c <nsid> <id> 00     the request; written once, and once more as a tombstone
+//	c <nsid> <id> 01     the state; absent between a plain create and what follows it
+//	c <nsid> <id> 03 <n> one batch's events, the first of which has the number n
+//	e <nsid> <id>        the effect: a row of the ledger
+//	n <nsid> <id>        a marker: this call has no end
 //	t                   the counts: one merge operand per batch that moves them
 //
 // The markers are what a start reads. So a start costs what is in flight, not

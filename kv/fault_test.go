@@ -319,7 +319,7 @@ func TestFailingDisk(t *testing.T) {
 					t.Parallel()
 					dir := t.TempDir()
 					code, out, logged := runChild(t, "fault/"+log+"/"+f.name+"/"+errno, dir)
-					if code != exitUntrusted || strings.Count(logged, "can no longer be trusted") != 1 || strings.Contains(logged, "goroutine ") {
+					if code != ExitUntrusted || strings.Count(logged, "can no longer be trusted") != 1 || strings.Contains(logged, "goroutine ") {
 						t.Fatalf("exit code %d, logged:\n%.3000s", code, logged)
 					}
 					answers, hit := survivors(t, dir, out)
@@ -430,7 +430,7 @@ func TestFailingDiskWhileOpening(t *testing.T) {
 						t.Logf("%d operations", k)
 						return
 					}
-					if code != childRefused && code != exitUntrusted || strings.Contains(logged, "goroutine ") {
+					if code != childRefused && code != ExitUntrusted || strings.Contains(logged, "goroutine ") {
 						t.Fatalf("operation %d: exit code %d, %s, logged:\n%.3000s", k, code, out, logged)
 					}
 					s := openOptions(t, testOptions(nil, dir))

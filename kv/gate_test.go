@@ -225,7 +225,7 @@ func TestGateOfANewNamespace(t *testing.T) {
 	writer.Go(func() { update(t, s, k, fused(k, 1)) })
 	<-g.reached
 	for found := false; !found; runtime.Gosched() {
-		found, _ = s.get(appendTenantKey(nil, "new"), func([]byte) error { return nil })
+		found, _ = s.get(appendNamespaceKey(nil, "new"), func([]byte) error { return nil })
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -247,9 +247,9 @@ func conflict(k idem.Key) idem.Transition {
 	return idem.Submit(idem.Request{Key: k, Tool: "refund", Fingerprint: idem.Fingerprint{2}}, idem.Admission{})
 }
 
-func mustTID(t *testing.T, s *Store, ns idem.Namespace) tid {
+func mustTID(t *testing.T, s *Store, ns idem.Namespace) nsid {
 	t.Helper()
-	id, ok := s.tenants.get(ns)
+	id, ok := s.namespaces.get(ns)
 	if !ok {
 		t.Fatal("no such namespace:", ns)
 	}

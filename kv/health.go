@@ -13,10 +13,11 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 )
 
-const (
-	// exitUntrusted is the exit code after a failure on the write path.
-	exitUntrusted = 70
+// ExitUntrusted is the exit code of a process whose store can no longer be
+// trusted to write. Starting it again is the cure.
+const ExitUntrusted = 70
 
+const (
 	// lingering is how long after the engine's last word a slow disk or a full
 	// one is believed to be so still: it repeats itself every two seconds.
 	lingering = 5 * time.Second
@@ -231,8 +232,13 @@ func (s *Store) lookAtSpace() {
 	margin := uint64(max(s.opts.MinFree, 0))
 	h.lowSpace.Store(usage.AvailBytes < margin)
 	plenty := margin + 2*uint64(max(s.opts.Ballast, 0))
-	if h.noBallast.Load() && usage.AvailBytes > plenty && makeBallast(s.opts.FS, s.dir, s.opts.Ballast) == nil {
+	if h.noBallast.Load() && usage.AvailBytes > plenty {
+		// Said before it is so: it may be given up again as soon as it is there, and
+		// that must be the last word.
 		h.noBallast.Store(false)
+		if err := makeBallast(s.opts.FS, s.dir, s.opts.Ballast); err != nil {
+			h.noBallast.Store(true) // the next look tries again
+		}
 	}
 }
 
@@ -255,19 +261,6 @@ func (s *Store) complain(now int64) {
 	w.said, w.saidAt = n, now
 }
 
-// giveUpBallast runs while all writes wait. It uses the file system below the
-// one that called it, or it would wait for itself.
-func (s *Store) giveUpBallast() {
-	s.health.full.note(&s.health)
-	if s.opts.Ballast < 0 {
-		return
-	}
-	s.health.noBallast.Store(true)
-	if err := s.opts.FS.Remove(s.opts.FS.PathJoin(s.dir, ballastName)); err != nil {
-		s.health.background(err)
-	}
-}
-
 // die ends the process: whatever the disk holds now, this process does not know
 // it any more. It never returns. Its locks stay locked, so that nothing is
 // answered that depends on what failed.
@@ -282,7 +275,7 @@ func (s *Store) die(why string, cause any) {
 		case <-said:
 		case <-time.After(lastWords):
 		}
-		s.opts.Exit(exitUntrusted)
+		s.opts.Exit(ExitUntrusted)
 	}
 	select {}
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"runtime"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -77,7 +78,7 @@ func TestWatchDog(t *testing.T) {
 			k := keyOf("k")
 			update(t, s, k, fused(k, 1))
 			happen(s)
-			if code := <-codes; code != exitUntrusted {
+			if code := <-codes; code != ExitUntrusted {
 				t.Errorf("exit code %d", code)
 			}
 			buryAfter(t, s)
@@ -164,6 +165,42 @@ func TestFullDisk(t *testing.T) {
 		t.Error(totals, err)
 	}
 	checkDisk(t, s)
+}
+
+// A ballast that is given up while it is put back, and one that cannot be put
+// back, are both missed, until the next look puts it back.
+func TestBallastIsMissed(t *testing.T) {
+	for name, spoil := range map[string]func(s *Store) error{
+		"given up while it is made": func(s *Store) error { s.giveUpBallast(); return nil },
+		"cannot be made":            func(*Store) error { return syscall.EIO },
+	} {
+		test := func(t *testing.T) {
+			mem := vfs.NewMem()
+			mem.TestingSetDiskUsage(vfs.DiskUsage{AvailBytes: 1 << 30, TotalBytes: 1 << 30})
+			fsys := newHookFS(mem)
+			s := openFS(t, fsys)
+			s.giveUpBallast()
+			var once sync.Once
+			fsys.set(func(o fsOp) (err error) {
+				if o.name == "Sync" && o.file == ballastName {
+					once.Do(func() { err = spoil(s) })
+				}
+				return err
+			})
+			for _, there := range []bool{false, true} {
+				s.lookAtSpace()
+				s.health.full.end() // what the engine saw is not in question here
+				if _, err := mem.Stat("data/" + ballastName); (err == nil) != there {
+					t.Fatalf("the ballast is there: %v, want %v", err == nil, there)
+				}
+				if err := s.Ready(); (err == nil) != there {
+					t.Errorf("ballast there: %v, ready: %v", there, err)
+				}
+			}
+		}
+		// In a bubble, where the watch-dog's own look does not come in between.
+		t.Run(name, func(t *testing.T) { synctest.Test(t, test) })
+	}
 }
 
 // The directory is synced between the making of a MANIFEST and the marker that

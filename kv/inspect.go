@@ -121,8 +121,8 @@ func Inspect(ctx context.Context, o Options, progress func(Progress)) (Report, e
 	s := &Store{opts: o.withDefaults()} // only what reading needs of it
 	in := &inspection{
 		ctx: ctx, s: s, progress: progress,
-		spaces: map[tid]bool{0: true}, // the default namespace has no row
-		report: Report{Checks: allChecks()},
+		namespaces: map[nsid]bool{0: true}, // the default namespace has no row
+		report:     Report{Checks: allChecks()},
 	}
 	err := s.openReadOnly()
 	if err == nil {
@@ -163,7 +163,7 @@ func (s *Store) openReadOnly() error {
 		return err
 	}
 	s.onClose(func() error { release(); return nil })
-	if err := s.lock(); err != nil {
+	if err := s.lockDirectory(); err != nil {
 		return err
 	}
 	db, err := pebble.Open(s.dir, &pebble.Options{
@@ -196,9 +196,9 @@ type inspection struct {
 	s        *Store
 	progress func(Progress)
 
-	spaces map[tid]bool // known namespaces
-	stored idem.Totals  // the store's own count
-	report Report
+	namespaces map[nsid]bool // known namespaces
+	stored     idem.Totals   // the store's own count
+	report     Report
 }
 
 func (in *inspection) run() error {
@@ -273,18 +273,18 @@ func (in *inspection) readCounts() error {
 }
 
 func (in *inspection) readNamespaces() error {
-	return in.rows([]byte{prefixTenant}, func(it *pebble.Iterator) error {
+	return in.rows([]byte{prefixNamespace}, func(it *pebble.Iterator) error {
 		v, err := it.ValueAndErr()
 		if err != nil {
 			return err
 		}
-		switch t, err := decodeTenant(v); {
+		switch t, err := decodeNamespace(v); {
 		case err != nil:
 			in.fault(ruleRows, "namespace %.40q: its row cannot be read", it.Key()[1:])
-		case in.spaces[t]:
+		case in.namespaces[t]:
 			in.fault(ruleRows, "namespace %.40q: its number %d is another's", it.Key()[1:], t)
 		default:
-			in.spaces[t] = true
+			in.namespaces[t] = true
 		}
 		return nil
 	})
@@ -292,7 +292,7 @@ func (in *inspection) readNamespaces() error {
 
 // callRows is what the scan has read of one call.
 type callRows struct {
-	t    tid
+	t    nsid
 	call idem.Call
 	next uint32 // number of the next event, by the state
 
@@ -534,7 +534,7 @@ func (in *inspection) markersUpTo(f *follower, c *callRows) error {
 // between the prefixes.
 func (in *inspection) readStrays() error {
 	var from []byte
-	known := [][]byte{{prefixTenant}, {prefixCall}, {prefixEffect}, {prefixIdem}, []byte("m/"), {prefixMarker}}
+	known := [][]byte{{prefixNamespace}, {prefixCall}, {prefixEffect}, {prefixIdem}, []byte("m/"), {prefixMarker}}
 	for _, prefix := range known {
 		if err := in.straysIn(from, prefix); err != nil {
 			return err
@@ -557,4 +557,4 @@ func (in *inspection) straysIn(from, to []byte) error {
 }
 
 // scopeOf is the number of the namespace in a key that is long enough.
-func scopeOf(k []byte) tid { return tid(binary.BigEndian.Uint32(k[1:scopeLen])) }
+func scopeOf(k []byte) nsid { return nsid(binary.BigEndian.Uint32(k[1:scopeLen])) }

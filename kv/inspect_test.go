@@ -506,11 +506,11 @@ func TestInspectFinds(t *testing.T) {
 			return c
 		}},
 		{"two namespaces of one number", []int{ruleRows}, `namespace "x"`, func(b *broken) *idem.Call {
-			b.set(appendTenantKey(nil, "x"), encodeTenant(0))
+			b.set(appendNamespaceKey(nil, "x"), encodeNamespace(0))
 			return nil
 		}},
 		{"a damaged namespace", []int{ruleRows}, `namespace "x"`, func(b *broken) *idem.Call {
-			b.set(appendTenantKey(nil, "x"), []byte("?"))
+			b.set(appendNamespaceKey(nil, "x"), []byte("?"))
 			return nil
 		}},
 		{"an unknown row of a call", []int{ruleRows}, "unknown kind, 02", func(b *broken) *idem.Call {

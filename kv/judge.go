@@ -16,7 +16,7 @@ func (in *inspection) endCall(c *callRows, effects, markers *follower) error {
 		return err
 	}
 	call := &c.call
-	if !in.spaces[c.t] {
+	if !in.namespaces[c.t] {
 		in.fault(ruleRows, "call %v: it is in the namespace %d, which there is not", call.ID, c.t)
 	}
 	if !c.request {
@@ -121,7 +121,7 @@ type named struct {
 	name            string
 }
 
-func (in *inspection) nameOf(t tid, id idem.CallID) (n named, err error) {
+func (in *inspection) nameOf(t nsid, id idem.CallID) (n named, err error) {
 	n.found, err = in.s.get(appendRequestKey(nil, t, id), func(v []byte) error {
 		var c idem.Call
 		n.readable = decodeRequest(v, &c, false) == nil

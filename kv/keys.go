@@ -8,12 +8,12 @@ import (
 
 // First bytes of keys. All of them are part of the disk format.
 const (
-	prefixTenant  = 'T'
-	prefixCall    = 'c'
-	prefixEffect  = 'e'
-	prefixIdem    = 'i'
-	prefixMarker  = 'n'
-	prefixCounter = 't'
+	prefixNamespace = 'T'
+	prefixCall      = 'c'
+	prefixEffect    = 'e'
+	prefixIdem      = 'i'
+	prefixMarker    = 'n'
+	prefixCounter   = 't'
 )
 
 // Rows of a call, in key order.
@@ -30,60 +30,60 @@ var (
 
 const (
 	idLen       = len(idem.CallID{})
-	scopeLen    = 1 + 4            // prefix and tid
-	callLen     = scopeLen + idLen // prefix, tid and id
+	scopeLen    = 1 + 4            // prefix and nsid
+	callLen     = scopeLen + idLen // prefix, nsid and id
 	rowLen      = callLen + 1
 	auditLen    = rowLen + 4
 	maxKeyInUse = scopeLen + 255
 )
 
-// tid is the number of a namespace. It has a fixed width and comes first in
+// nsid is the number of a namespace. It has a fixed width and comes first in
 // keys, so that no namespace can read across into another.
-type tid uint32
+type nsid uint32
 
-func appendScope(b []byte, prefix byte, t tid) []byte {
+func appendScope(b []byte, prefix byte, t nsid) []byte {
 	return binary.BigEndian.AppendUint32(append(b, prefix), uint32(t))
 }
 
-func appendTenantKey(b []byte, ns idem.Namespace) []byte {
-	return append(append(b, prefixTenant), ns...)
+func appendNamespaceKey(b []byte, ns idem.Namespace) []byte {
+	return append(append(b, prefixNamespace), ns...)
 }
 
-func appendIdemKey(b []byte, t tid, name string) []byte {
+func appendIdemKey(b []byte, t nsid, name string) []byte {
 	return append(appendScope(b, prefixIdem, t), name...)
 }
 
-func appendCallKey(b []byte, t tid, id idem.CallID) []byte {
+func appendCallKey(b []byte, t nsid, id idem.CallID) []byte {
 	return append(appendScope(b, prefixCall, t), id[:]...)
 }
 
-func appendRequestKey(b []byte, t tid, id idem.CallID) []byte {
+func appendRequestKey(b []byte, t nsid, id idem.CallID) []byte {
 	return append(appendCallKey(b, t, id), rowRequest)
 }
 
-func appendStateKey(b []byte, t tid, id idem.CallID) []byte {
+func appendStateKey(b []byte, t nsid, id idem.CallID) []byte {
 	return append(appendCallKey(b, t, id), rowState)
 }
 
-func appendAuditKey(b []byte, t tid, id idem.CallID, seq uint32) []byte {
+func appendAuditKey(b []byte, t nsid, id idem.CallID, seq uint32) []byte {
 	return binary.BigEndian.AppendUint32(append(appendCallKey(b, t, id), rowAudit), seq)
 }
 
-func appendEffectKey(b []byte, t tid, id idem.CallID) []byte {
+func appendEffectKey(b []byte, t nsid, id idem.CallID) []byte {
 	return append(appendScope(b, prefixEffect, t), id[:]...)
 }
 
-func appendMarkerKey(b []byte, t tid, id idem.CallID) []byte {
+func appendMarkerKey(b []byte, t nsid, id idem.CallID) []byte {
 	return append(appendScope(b, prefixMarker, t), id[:]...)
 }
 
-// parseScoped takes prefix, tid and id off a key. Keys of calls go on with the
+// parseScoped takes prefix, nsid and id off a key. Keys of calls go on with the
 // row.
-func parseScoped(k []byte) (t tid, id idem.CallID, rest []byte, ok bool) {
+func parseScoped(k []byte) (t nsid, id idem.CallID, rest []byte, ok bool) {
 	if len(k) < callLen {
 		return 0, id, nil, false
 	}
-	t = tid(binary.BigEndian.Uint32(k[1:scopeLen]))
+	t = nsid(binary.BigEndian.Uint32(k[1:scopeLen]))
 	copy(id[:], k[scopeLen:callLen])
 	return t, id, k[callLen:], true
 }

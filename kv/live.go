@@ -42,7 +42,7 @@ func dueOf(c *idem.Call) idem.Due {
 	return idem.Due{
 		ID: c.ID, Key: c.Key, Tool: c.Tool, Status: c.Status,
 		Attempt: c.Attempt, Crashes: c.Crashes, Owner: c.Owner, Effects: c.Effects,
-		CreatedAt: c.CreatedAt, ClaimedAt: c.ClaimedAt,
+		CreatedAt: c.CreatedAt,
 	}
 }
 

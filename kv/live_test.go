@@ -100,7 +100,7 @@ func TestLocks(t *testing.T) {
 	if err := l.acquire(ctx, a); err != nil {
 		t.Fatal(err)
 	}
-	if !l.held(a) || l.held(keyOf("b")) {
+	if !l.taken(a) || l.taken(keyOf("b")) {
 		t.Fatal("the wrong one is held")
 	}
 	synctest.Test(t, func(t *testing.T) {
@@ -132,12 +132,12 @@ func TestLocks(t *testing.T) {
 			t.Errorf("the order was %v", order)
 		}
 	})
-	if l.held(a) || len(l.stripe(a).keys) != 0 {
+	if l.taken(a) || len(l.stripe(a).keys) != 0 {
 		t.Error("something is left")
 	}
 	gone, cancel := context.WithCancel(ctx)
 	cancel()
-	if err := l.acquire(gone, a); !errors.Is(err, context.Canceled) || l.held(a) {
+	if err := l.acquire(gone, a); !errors.Is(err, context.Canceled) || l.taken(a) {
 		t.Error(err)
 	}
 }
@@ -167,7 +167,7 @@ func TestLockIsNotLost(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	if l.held(k) {
+	if l.taken(k) {
 		t.Error("the lock is held by nobody")
 	}
 }

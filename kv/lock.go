@@ -11,7 +11,7 @@ import (
 
 const stripes = 256
 
-// locks is a lock per key, kept only while somebody holds it: memory follows
+// locks is a lock per key, kept only while somebody has it: memory follows
 // the keys in flight, not the keys ever seen.
 //
 // A stripe's mutex guards its map and nothing else. It is never held across
@@ -23,11 +23,11 @@ type locks struct {
 
 type stripe struct {
 	mu   sync.Mutex
-	keys map[idem.Key]*keyLock // held ones
+	keys map[idem.Key]*keyLock // taken ones
 	_    [48]byte              // keeps neighbours off one cache line
 }
 
-// keyLock is a held lock and who waits for it, in the order of arrival. A
+// keyLock is a taken lock and who waits for it, in the order of arrival. A
 // waiter's channel is closed when the lock has become its own.
 type keyLock struct {
 	waiters []chan struct{}
@@ -52,14 +52,14 @@ func (l *locks) acquire(ctx context.Context, key idem.Key) error {
 	}
 	s := l.stripe(key)
 	s.mu.Lock()
-	held, ok := s.keys[key]
+	taken, ok := s.keys[key]
 	if !ok {
 		s.keys[key] = &keyLock{}
 		s.mu.Unlock()
 		return nil
 	}
 	turn := make(chan struct{})
-	held.waiters = append(held.waiters, turn)
+	taken.waiters = append(taken.waiters, turn)
 	s.mu.Unlock()
 
 	select {
@@ -76,9 +76,9 @@ func (l *locks) acquire(ctx context.Context, key idem.Key) error {
 func (s *stripe) leave(key idem.Key, turn chan struct{}) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	held := s.keys[key]
-	if i := slices.Index(held.waiters, turn); i >= 0 {
-		held.waiters = slices.Delete(held.waiters, i, i+1)
+	taken := s.keys[key]
+	if i := slices.Index(taken.waiters, turn); i >= 0 {
+		taken.waiters = slices.Delete(taken.waiters, i, i+1)
 		return
 	}
 	s.pass(key)
@@ -93,18 +93,18 @@ func (l *locks) release(key idem.Key) {
 
 // pass hands the lock to the next in line, or drops it. Under s.mu.
 func (s *stripe) pass(key idem.Key) {
-	held := s.keys[key]
-	if len(held.waiters) == 0 {
+	taken := s.keys[key]
+	if len(taken.waiters) == 0 {
 		delete(s.keys, key)
 		return
 	}
-	next := held.waiters[0]
-	held.waiters = held.waiters[1:]
+	next := taken.waiters[0]
+	taken.waiters = taken.waiters[1:]
 	close(next)
 }
 
-// held reports whether somebody holds the lock of a key now.
-func (l *locks) held(key idem.Key) bool {
+// taken reports whether somebody has the lock of a key now.
+func (l *locks) taken(key idem.Key) bool {
 	s := l.stripe(key)
 	s.mu.Lock()
 	defer s.mu.Unlock()

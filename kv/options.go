@@ -1,6 +1,7 @@
 package kv
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -74,10 +75,12 @@ type Options struct {
 	misuse func(string)          // tests: what is called for a misuse of the engine
 }
 
+// DefaultOpenFiles is the default of Options.OpenFiles.
+const DefaultOpenFiles = 1000
+
 const (
 	defaultMemTable   = 32 << 20
 	defaultCache      = 128 << 20
-	defaultOpenFiles  = 1000
 	defaultBallast    = 64 << 20
 	defaultMinFree    = 256 << 20
 	defaultSlowDisk   = 5 * time.Second
@@ -111,25 +114,17 @@ func (o Options) withDefaults() Options {
 	if o.FS == nil {
 		o.FS = vfs.Default
 	}
-	if o.Logger == nil {
-		o.Logger = slog.Default()
-	}
+	o.Logger = cmp.Or(o.Logger, slog.Default())
 	if o.Exit == nil {
 		o.Exit = os.Exit
 	}
-	orDefault(&o.MemTable, defaultMemTable)
-	orDefault(&o.Cache, defaultCache)
-	orDefault(&o.OpenFiles, defaultOpenFiles)
-	orDefault(&o.Ballast, defaultBallast)
-	orDefault(&o.MinFree, defaultMinFree)
-	orDefault(&o.SlowDisk, defaultSlowDisk)
-	orDefault(&o.SlowGrace, defaultSlowGrace)
-	orDefault(&o.StallGrace, defaultStallGrace)
+	o.MemTable = cmp.Or(o.MemTable, defaultMemTable)
+	o.Cache = cmp.Or(o.Cache, defaultCache)
+	o.OpenFiles = cmp.Or(o.OpenFiles, DefaultOpenFiles)
+	o.Ballast = cmp.Or(o.Ballast, defaultBallast)
+	o.MinFree = cmp.Or(o.MinFree, defaultMinFree)
+	o.SlowDisk = cmp.Or(o.SlowDisk, defaultSlowDisk)
+	o.SlowGrace = cmp.Or(o.SlowGrace, defaultSlowGrace)
+	o.StallGrace = cmp.Or(o.StallGrace, defaultStallGrace)
 	return o
-}
-
-func orDefault[T int | int64 | time.Duration](v *T, d T) {
-	if *v == 0 {
-		*v = d
-	}
 }

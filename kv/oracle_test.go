@@ -132,7 +132,7 @@ func (h *history) judge(s *Store, k idem.Key, acked int) error {
 // and for no other, and the same in memory.
 func soundness(s *Store) error {
 	var all []idem.Namespace
-	for ns := range s.tenants.all() {
+	for ns := range s.namespaces.all() {
 		all = append(all, ns)
 	}
 	if err := storetest.Check(context.Background(), s, all...); err != nil {
@@ -166,8 +166,8 @@ func markers(s *Store) error {
 		if k[callLen] != rowRequest {
 			return nil
 		}
-		tid, id, _, _ := parseScoped(k)
-		rec, err := s.readRows(tid, "", id, false)
+		nsid, id, _, _ := parseScoped(k)
+		rec, err := s.readRows(nsid, "", id, false)
 		if err != nil {
 			return err
 		}

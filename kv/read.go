@@ -50,14 +50,14 @@ func (s *Store) scan(prefix []byte, each func(it *pebble.Iterator) error) error 
 // current reads the record of a key, with its args. The caller holds the key's
 // lock.
 func (s *Store) current(key idem.Key) (record, error) {
-	t, known := s.tenants.get(key.Namespace)
+	t, known := s.namespaces.get(key.Namespace)
 	if !known {
 		return record{}, nil
 	}
 	return s.readKey(t, key, true)
 }
 
-func (s *Store) readKey(t tid, key idem.Key, args bool) (record, error) {
+func (s *Store) readKey(t nsid, key idem.Key, args bool) (record, error) {
 	id, fp, found, err := s.probeIdem(t, key.Name)
 	if err != nil || !found {
 		return record{}, err
@@ -73,22 +73,10 @@ func (s *Store) readKey(t tid, key idem.Key, args bool) (record, error) {
 	return rec, s.addLease(&rec.call)
 }
 
-// readCall reads a call by its id.
-func (s *Store) readCall(t tid, ns idem.Namespace, id idem.CallID) (record, error) {
-	rec, err := s.readRows(t, ns, id, false)
-	if err != nil || !rec.found {
-		return record{}, err
-	}
-	if err := s.addFingerprint(t, &rec.call); err != nil {
-		return record{}, err
-	}
-	return rec, s.addLease(&rec.call)
-}
-
 // probeIdem looks a key up. Most keys that are asked for are new, and a Get for
 // a key that is not there reads a block of the lowest level every time, since
 // it does not use the filters there; this does.
-func (s *Store) probeIdem(t tid, name string) (id idem.CallID, fp idem.Fingerprint, found bool, err error) {
+func (s *Store) probeIdem(t nsid, name string) (id idem.CallID, fp idem.Fingerprint, found bool, err error) {
 	it, err := s.db.NewIter(&pebble.IterOptions{UseL6Filters: true})
 	if err != nil {
 		return id, fp, false, err
@@ -103,7 +91,7 @@ func (s *Store) probeIdem(t tid, name string) (id idem.CallID, fp idem.Fingerpri
 }
 
 // addFingerprint adds what is not with the call but with its key.
-func (s *Store) addFingerprint(t tid, c *idem.Call) error {
+func (s *Store) addFingerprint(t nsid, c *idem.Call) error {
 	found, err := s.get(appendIdemKey(nil, t, c.Key.Name), func(v []byte) error {
 		id, fp, err := decodeIdem(v)
 		if c.Fingerprint = fp; id != c.ID && err == nil {
@@ -118,7 +106,7 @@ func (s *Store) addFingerprint(t tid, c *idem.Call) error {
 }
 
 // readRows reads the request and the state of a call.
-func (s *Store) readRows(t tid, ns idem.Namespace, id idem.CallID, args bool) (rec record, err error) {
+func (s *Store) readRows(t nsid, ns idem.Namespace, id idem.CallID, args bool) (rec record, err error) {
 	rec.call.ID, rec.call.Key.Namespace = id, ns
 	rec.found, err = s.get(appendRequestKey(nil, t, id), func(v []byte) error {
 		return decodeRequest(v, &rec.call, args)
@@ -126,7 +114,14 @@ func (s *Store) readRows(t tid, ns idem.Namespace, id idem.CallID, args bool) (r
 	if err != nil || !rec.found {
 		return record{}, err
 	}
-	moved, err := s.get(appendStateKey(nil, t, id), func(v []byte) (err error) {
+	return s.withState(t, rec.call)
+}
+
+// withState adds the state to a call whose request has been read. The request may
+// be an earlier reading's: it never changes, but for what a tombstone loses.
+func (s *Store) withState(t nsid, request idem.Call) (record, error) {
+	rec := record{found: true, call: request}
+	moved, err := s.get(appendStateKey(nil, t, request.ID), func(v []byte) (err error) {
 		rec.next, err = decodeState(v, &rec.call)
 		return err
 	})
@@ -166,7 +161,7 @@ func (s *Store) addLease(c *idem.Call) error {
 // need not end on a busy key. What moved between two looks of one reading is
 // read under the lock as well.
 func (s *Store) settled(ctx context.Context, key idem.Key, read func() error) error {
-	if err := read(); !s.locks.held(key) && !errors.Is(err, errMoved) {
+	if err := read(); !s.locks.taken(key) && !errors.Is(err, errMoved) {
 		return s.trusted(ctx, err)
 	}
 	if err := s.locks.acquire(ctx, key); err != nil {
@@ -180,7 +175,7 @@ func (s *Store) settled(ctx context.Context, key idem.Key, read func() error) er
 func (s *Store) CallByKey(ctx context.Context, key idem.Key) (idem.Call, error) {
 	var rec record
 	err := s.settled(ctx, key, func() (err error) {
-		t, known := s.tenants.get(key.Namespace)
+		t, known := s.namespaces.get(key.Namespace)
 		if !known {
 			return idem.ErrNotFound
 		}
@@ -198,11 +193,14 @@ func (s *Store) CallByKey(ctx context.Context, key idem.Key) (idem.Call, error) 
 // CallByID implements [idem.Store].
 func (s *Store) CallByID(ctx context.Context, ns idem.Namespace, id idem.CallID) (idem.Call, error) {
 	var rec record
-	err := s.settledID(ctx, ns, id, func(t tid) (err error) {
-		if rec, err = s.readCall(t, ns, id); err == nil && !rec.found {
-			err = idem.ErrNotFound
+	err := s.settledID(ctx, ns, id, func(t nsid, request idem.Call) (err error) {
+		if rec, err = s.withState(t, request); err != nil {
+			return err
 		}
-		return err
+		if err := s.addFingerprint(t, &rec.call); err != nil {
+			return err
+		}
+		return s.addLease(&rec.call)
 	})
 	if err != nil {
 		return idem.Call{}, err
@@ -211,13 +209,13 @@ func (s *Store) CallByID(ctx context.Context, ns idem.Namespace, id idem.CallID)
 }
 
 // settledID is settled for a call's id. The key comes from the request row,
-// which keeps it for ever.
-func (s *Store) settledID(ctx context.Context, ns idem.Namespace, id idem.CallID, read func(t tid) error) error {
-	t, known := s.tenants.get(ns)
+// which keeps it for ever; read is given what the row says, without the args.
+func (s *Store) settledID(ctx context.Context, ns idem.Namespace, id idem.CallID, read func(t nsid, request idem.Call) error) error {
+	t, known := s.namespaces.get(ns)
 	if !known {
 		return s.trusted(ctx, idem.ErrNotFound)
 	}
-	var c idem.Call
+	c := idem.Call{ID: id, Key: idem.Key{Namespace: ns}}
 	found, err := s.get(appendRequestKey(nil, t, id), func(v []byte) error { return decodeRequest(v, &c, false) })
 	if err == nil && !found {
 		err = idem.ErrNotFound
@@ -225,14 +223,13 @@ func (s *Store) settledID(ctx context.Context, ns idem.Namespace, id idem.CallID
 	if err != nil {
 		return s.trusted(ctx, err)
 	}
-	c.Key.Namespace = ns
-	return s.settled(ctx, c.Key, func() error { return read(t) })
+	return s.settled(ctx, c.Key, func() error { return read(t, c) })
 }
 
 // Events implements [idem.Store].
 func (s *Store) Events(ctx context.Context, ns idem.Namespace, id idem.CallID, from, limit int) ([]idem.Event, error) {
 	var events []idem.Event
-	err := s.settledID(ctx, ns, id, func(t tid) (err error) {
+	err := s.settledID(ctx, ns, id, func(t nsid, _ idem.Call) (err error) {
 		events, err = s.readEvents(t, id, max(from, 0), limit)
 		return err
 	})
@@ -242,7 +239,7 @@ func (s *Store) Events(ctx context.Context, ns idem.Namespace, id idem.CallID, f
 	return events, nil
 }
 
-func (s *Store) readEvents(t tid, id idem.CallID, from, limit int) ([]idem.Event, error) {
+func (s *Store) readEvents(t nsid, id idem.CallID, from, limit int) ([]idem.Event, error) {
 	it, err := s.iter(append(appendCallKey(nil, t, id), rowAudit))
 	if err != nil {
 		return nil, err
@@ -265,7 +262,7 @@ func (s *Store) readEvents(t tid, id idem.CallID, from, limit int) ([]idem.Event
 
 // seekEvent goes to the row that holds an event: the last one whose first event
 // is not a later one.
-func seekEvent(it *pebble.Iterator, t tid, id idem.CallID, from int) bool {
+func seekEvent(it *pebble.Iterator, t nsid, id idem.CallID, from int) bool {
 	if from >= maxSeq {
 		return it.Last()
 	}
@@ -276,7 +273,7 @@ const maxSeq = 1<<32 - 1
 
 // List implements [idem.Store].
 func (s *Store) List(ctx context.Context, ns idem.Namespace, q idem.Query) ([]idem.Call, idem.CallID, error) {
-	t, known := s.tenants.get(ns)
+	t, known := s.namespaces.get(ns)
 	if !known {
 		return nil, idem.CallID{}, s.trusted(ctx, nil)
 	}
@@ -295,7 +292,7 @@ func (s *Store) List(ctx context.Context, ns idem.Namespace, q idem.Query) ([]id
 // page is a page of a list while it is put together.
 type page struct {
 	s  *Store
-	t  tid
+	t  nsid
 	ns idem.Namespace
 	q  idem.Query
 	it *pebble.Iterator
@@ -395,7 +392,7 @@ func (p *page) decode(use func(v []byte) error) error {
 // call does not match.
 func (p *page) take(ctx context.Context, c *idem.Call) error {
 	err := p.s.addLease(c)
-	if p.s.locks.held(c.Key) || errors.Is(err, errMoved) {
+	if p.s.locks.taken(c.Key) || errors.Is(err, errMoved) {
 		err = p.s.settled(ctx, c.Key, func() error {
 			rec, err := p.s.readRows(p.t, p.ns, c.ID, false)
 			if err == nil && !rec.found {
@@ -411,9 +408,6 @@ func (p *page) take(ctx context.Context, c *idem.Call) error {
 	if err != nil || !p.q.Match(c) {
 		return err
 	}
-	if err := p.s.addFingerprint(p.t, c); err != nil {
-		return err
-	}
 	p.calls = append(p.calls, *c)
 	p.bytes += len(c.Result)
 	return nil
@@ -421,7 +415,7 @@ func (p *page) take(ctx context.Context, c *idem.Call) error {
 
 // Effects implements [idem.Store].
 func (s *Store) Effects(ctx context.Context, ns idem.Namespace, after idem.CallID, limit int) ([]idem.Effect, error) {
-	t, known := s.tenants.get(ns)
+	t, known := s.namespaces.get(ns)
 	if !known {
 		return nil, s.trusted(ctx, nil)
 	}
@@ -443,7 +437,7 @@ func (s *Store) Effects(ctx context.Context, ns idem.Namespace, after idem.CallI
 }
 
 // seekEffect goes to the first effect after that of a call.
-func seekEffect(it *pebble.Iterator, t tid, after idem.CallID) bool {
+func seekEffect(it *pebble.Iterator, t nsid, after idem.CallID) bool {
 	if after.IsZero() {
 		return it.First()
 	}

@@ -37,11 +37,11 @@ type Store struct {
 	dir  string // with its symbolic links resolved
 	db   *pebble.DB
 
-	locks   *locks
-	live    *live
-	tenants *tenants
-	counts  mirror
-	newest  atomic.Int64 // milliseconds in the newest id
+	locks      *locks
+	live       *live
+	namespaces *namespaces
+	counts     mirror
+	newest     atomic.Int64 // milliseconds in the newest id
 
 	health health
 	watch  watch
@@ -49,8 +49,8 @@ type Store struct {
 	closed atomic.Bool
 	dead   atomic.Bool
 
-	commits  atomic.Uint64
-	bootKeys int
+	commits  atomic.Uint64 // how many were asked for; tests hold the fusing of commits to it
+	bootKeys int           // how many keys Open read; tests hold the start to it
 
 	dirLock  *pebble.Lock
 	holding  *holding
@@ -71,7 +71,7 @@ func Open(o Options) (*Store, error) {
 		return nil, err
 	}
 	s := &Store{
-		opts: o.withDefaults(), locks: newLocks(), live: newLive(), tenants: newTenants(),
+		opts: o.withDefaults(), locks: newLocks(), live: newLive(), namespaces: newNamespaces(),
 		health: health{start: time.Now(), failed: make(chan struct{}, 1)},
 	}
 	if err := s.open(); err != nil {
@@ -127,7 +127,7 @@ func (s *Store) prepare() error {
 		return err
 	}
 	s.onClose(func() error { release(); return nil })
-	if err := s.lock(); err != nil {
+	if err := s.lockDirectory(); err != nil {
 		return err
 	}
 	files, err := fsys.List(dir)
@@ -144,22 +144,6 @@ func (s *Store) prepare() error {
 		return err
 	}
 	return makeBallast(fsys, dir, s.opts.Ballast)
-}
-
-func (s *Store) lock() error {
-	h, err := holdDir(s.opts.FS, s.dir)
-	if err != nil {
-		return err
-	}
-	s.holding = h
-	s.onClose(h.release)
-	l, err := lockDir(s.opts.FS, s.dir)
-	if err != nil {
-		return err
-	}
-	s.dirLock = l
-	s.onClose(l.Close)
-	return nil
 }
 
 func (s *Store) openEngine() error {
@@ -193,7 +177,6 @@ func (s *Store) engineOptions(fsys vfs.FS) *pebble.Options {
 		LBaseMaxBytes:               64 << 20,
 		CacheSize:                   s.opts.Cache,
 		MaxOpenFiles:                s.opts.OpenFiles,
-		FlushDelayDeleteRange:       30 * time.Second,
 		Logger:                      engineLog{s, s.opts.Logger},
 		EventListener:               s.listener(),
 	}
@@ -264,12 +247,12 @@ func (s *Store) load() error {
 		s.counts.totals, err = decodeTotals(v)
 		return err
 	})
-	return errors.Join(err, s.loadTenants(), s.loadNewest(), s.loadLive())
+	return errors.Join(err, s.loadNamespaces(), s.loadNewest(), s.loadLive())
 }
 
 // loadNewest finds the newest id of each namespace.
 func (s *Store) loadNewest() error {
-	for _, t := range s.tenants.all() {
+	for _, t := range s.namespaces.all() {
 		prefix := appendScope(nil, prefixCall, t)
 		it, err := s.iter(prefix)
 		if err != nil {
@@ -289,8 +272,8 @@ func (s *Store) loadNewest() error {
 
 // loadLive finds the calls that an earlier life left without an end.
 func (s *Store) loadLive() error {
-	names := make(map[tid]idem.Namespace)
-	for ns, t := range s.tenants.all() {
+	names := make(map[nsid]idem.Namespace)
+	for ns, t := range s.namespaces.all() {
 		names[t] = ns
 	}
 	return s.scan([]byte{prefixMarker}, func(it *pebble.Iterator) error {
@@ -372,7 +355,7 @@ func (s *Store) update(ctx context.Context, key idem.Key, t idem.Transition) (id
 
 // write commits a change of a record, and then moves what is in memory.
 func (s *Store) write(ctx context.Context, cur record, ch *idem.Change) error {
-	t, err := s.tenant(ctx, ch.After.Key.Namespace)
+	t, err := s.number(ctx, ch.After.Key.Namespace)
 	if err != nil {
 		return err
 	}
@@ -396,7 +379,7 @@ func (s *Store) write(ctx context.Context, cur record, ch *idem.Change) error {
 }
 
 // refuseSecondEffect looks the effect up: the engine overwrites without a word.
-func (s *Store) refuseSecondEffect(t tid, id idem.CallID) error {
+func (s *Store) refuseSecondEffect(t nsid, id idem.CallID) error {
 	found, err := s.get(appendEffectKey(nil, t, id), func([]byte) error { return nil })
 	if err == nil && found {
 		return idem.ErrSecondEffect
@@ -463,10 +446,3 @@ func (s *Store) sawID(id idem.CallID) {
 		}
 	}
 }
-
-// Commits is how many synced commits this process has asked for.
-func (s *Store) Commits() uint64 { return s.commits.Load() }
-
-// BootKeys is how many keys Open read. It does not depend on how many calls
-// have ended.
-func (s *Store) BootKeys() int { return s.bootKeys }

@@ -68,16 +68,16 @@ func TestCommits(t *testing.T) {
 		}},
 	}
 	for _, c := range cases {
-		before := s.Commits()
+		before := s.commits.Load()
 		c.run(key())
-		if got := s.Commits() - before; got != c.want {
+		if got := s.commits.Load() - before; got != c.want {
 			t.Errorf("%s: %d commits, want %d", c.name, got, c.want)
 		}
 	}
 
 	k := keyOf("free")
 	ch := update(t, s, k, idem.Chain(submit(k, 1000), claim(otherTool, time.Hour)))
-	before := s.Commits()
+	before := s.commits.Load()
 	update(t, s, k, submit(k, 1001))
 	if err := s.Renew(t.Context(), k, idem.LeaseOf(ch.After), time.Hour); err != nil {
 		t.Fatal(err)
@@ -85,11 +85,11 @@ func TestCommits(t *testing.T) {
 	if err := storetest.Check(t.Context(), s, idem.DefaultNamespace); err != nil {
 		t.Fatal(err)
 	}
-	if got := s.Commits() - before; got != 0 {
+	if got := s.commits.Load() - before; got != 0 {
 		t.Errorf("join, renewal and reads: %d commits", got)
 	}
 	s = reopen(t, s)
-	if got := s.Commits(); got != 0 {
+	if got := s.commits.Load(); got != 0 {
 		t.Errorf("a second life: %d commits", got)
 	}
 	if m := s.db.Metrics(); m.WAL.BytesIn != 0 {
@@ -97,7 +97,7 @@ func TestCommits(t *testing.T) {
 	}
 	other := idem.Key{Namespace: "other", Name: "k"}
 	update(t, s, other, fused(other, 2000))
-	if got := s.Commits(); got != 2 {
+	if got := s.commits.Load(); got != 2 {
 		t.Errorf("the first use of a namespace: %d commits, want 2", got)
 	}
 }
@@ -109,8 +109,8 @@ func TestNewStore(t *testing.T) {
 	if v := s.db.FormatMajorVersion(); v != formatVersion {
 		t.Errorf("format %v", v)
 	}
-	if m := s.db.Metrics(); m.Flush.Count == 0 || s.Commits() != 1 {
-		t.Errorf("%d flushes, %d commits", m.Flush.Count, s.Commits())
+	if m := s.db.Metrics(); m.Flush.Count == 0 || s.commits.Load() != 1 {
+		t.Errorf("%d flushes, %d commits", m.Flush.Count, s.commits.Load())
 	}
 	if at, err := s.Newest(t.Context()); err != nil || !at.IsZero() {
 		t.Errorf("newest %v, %v", at, err)
@@ -248,7 +248,7 @@ func TestCommitGoesOnWithoutItsCaller(t *testing.T) {
 func TestPanicInATransition(t *testing.T) {
 	s := openMem(t)
 	k := keyOf("k")
-	commits := s.Commits()
+	commits := s.commits.Load()
 	func() {
 		defer func() {
 			if r := recover(); r != "mine" {
@@ -257,7 +257,7 @@ func TestPanicInATransition(t *testing.T) {
 		}()
 		_, _ = s.Update(t.Context(), k, func(*idem.Call) (idem.Change, error) { panic("mine") })
 	}()
-	if s.locks.held(k) || s.Commits() != commits {
+	if s.locks.taken(k) || s.commits.Load() != commits {
 		t.Fatal("the lock is held, or something was written")
 	}
 	update(t, s, k, fused(k, 1))
@@ -292,14 +292,14 @@ func TestRefusedChanges(t *testing.T) {
 		{"an unknown promise", nil, func(ch *idem.Change) { ch.After.Rerun = "perhaps" }},
 		{"a negative count", nil, func(ch *idem.Change) { ch.After.Attempt = -1 }},
 	}
-	before := s.Commits()
+	before := s.commits.Load()
 	for _, c := range cases {
 		_, err := s.Update(t.Context(), k, bad(c.change))
 		if err == nil || c.want != nil && !errors.Is(err, c.want) {
 			t.Errorf("%s: %v", c.name, err)
 		}
 	}
-	if s.Commits() != before || s.locks.held(k) {
+	if s.commits.Load() != before || s.locks.taken(k) {
 		t.Error("something was written, or the lock is held")
 	}
 	checkDisk(t, s)
@@ -316,10 +316,10 @@ func TestNamespaces(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	before := s.tenants.all()
+	before := s.namespaces.all()
 	s = reopen(t, s)
-	after := s.tenants.all()
-	used := make(map[tid]bool)
+	after := s.namespaces.all()
+	used := make(map[nsid]bool)
 	for ns, id := range after {
 		if before[ns] != id {
 			t.Errorf("%q was %d, is %d", ns, before[ns], id)
@@ -331,7 +331,7 @@ func TestNamespaces(t *testing.T) {
 	}
 	k := idem.Key{Namespace: "one more", Name: "k"}
 	update(t, s, k, fused(k, 1000))
-	if id, _ := s.tenants.get("one more"); used[id] {
+	if id, _ := s.namespaces.get("one more"); used[id] {
 		t.Errorf("the number %d was given out twice", id)
 	}
 	checkDisk(t, s)
@@ -372,7 +372,7 @@ func TestBootKeys(t *testing.T) {
 		if at, _ := s.Newest(t.Context()); !at.Equal(idOf(keyOf("live19"), finished+19).Time()) {
 			t.Fatalf("newest %v", at)
 		}
-		read[finished] = s.BootKeys()
+		read[finished] = s.bootKeys
 	}
 	if read[1_000] != read[many] || read[many] > 100 {
 		t.Errorf("keys read at start: %v", read)

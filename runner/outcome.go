@@ -2,12 +2,9 @@ package runner
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"runtime/debug"
-	"strings"
-	"unicode/utf8"
 
 	"github.com/idemd/idemd/idem"
 )
@@ -25,7 +22,7 @@ type outcome struct {
 var (
 	errPanic  = errors.New("runner: the tool panicked")
 	errDeaf   = errors.New("runner: the tool did not return")
-	errResult = errors.New("runner: the tool's result is not JSON")
+	errResult = errors.New("runner: the tool's result cannot be stored")
 
 	// asPanic is the outcome of a tool that panicked.
 	asPanic = outcome{err: errPanic, panicked: true}
@@ -41,17 +38,20 @@ func (r *Runner) invoke(ctx context.Context, tool *idem.Tool, inv idem.Invocatio
 		}
 	}()
 	res, err := tool.Invoke(ctx, inv)
-	if err == nil && !isJSON(res) {
-		err = errResult
+	if err == nil {
+		err = validResult(res)
 	}
 	return outcome{result: res, err: err}
 }
 
-// isJSON reports whether a result can be stored and given to clients.
-func isJSON(r idem.Result) bool { return r.Output == nil || json.Valid(r.Output) }
-
-// maxMessage bounds what is stored of a failure's message, in bytes.
-const maxMessage = 4096
+// validResult says why a result can be neither stored nor given to clients. What
+// the tool did is done all the same, so that its answer counts as lost.
+func validResult(r idem.Result) error {
+	if err := r.Validate(); err != nil {
+		return fmt.Errorf("%w: %w", errResult, err)
+	}
+	return nil
+}
 
 // transition is the settlement that the outcome asks for (R13, R14).
 func (o outcome) transition(tool *idem.Tool, s idem.Settlement) idem.Transition {
@@ -66,12 +66,7 @@ func (o outcome) transition(tool *idem.Tool, s idem.Settlement) idem.Transition 
 	case o.panicked:
 		return idem.Lose(s, idem.Failure{Code: idem.FailurePanic, Message: "the tool panicked; its answer is lost"})
 	case errors.As(o.err, &definite) && definite != nil:
-		f := *definite
-		if f.Code == "" {
-			f.Code = idem.FailureTool
-		}
-		f.Message = truncate(strings.ToValidUTF8(f.Message, "\uFFFD"), maxMessage)
-		return idem.Fail(s, f)
+		return idem.Fail(s, definite.Clipped())
 	case o.halted:
 		return idem.Release(s)
 	case o.timedOut:
@@ -92,18 +87,7 @@ func (o outcome) reason() string {
 	case definite == nil:
 		return "a failure that says nothing"
 	default:
-		return definite.Code
+		return definite.Clipped().Code
 	}
-	return truncate(o.err.Error(), 200)
-}
-
-// truncate cuts a text to at most n bytes without cutting a rune.
-func truncate(s string, n int) string {
-	if len(s) <= n {
-		return s
-	}
-	for n > 0 && !utf8.RuneStart(s[n]) {
-		n--
-	}
-	return s[:n]
+	return fmt.Sprintf("%.200s", o.err.Error())
 }

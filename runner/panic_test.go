@@ -27,6 +27,19 @@ func notJSON(context.Context, idem.Invocation) (idem.Result, error) {
 	return idem.Result{Output: []byte("<html>")}, nil
 }
 
+func tooMuch(context.Context, idem.Invocation) (idem.Result, error) {
+	return idem.Result{Output: []byte(`"` + strings.Repeat("x", idem.MaxOutput) + `"`)}, nil
+}
+
+// namedTwice is JSON that readers take differently.
+func namedTwice(context.Context, idem.Invocation) (idem.Result, error) {
+	return idem.Result{Output: []byte(`{"id":1,"id":2}`)}, nil
+}
+
+func badFailure(context.Context, idem.Invocation) (idem.Result, error) {
+	return idem.Result{}, &idem.Failure{Code: "No\nCode", Message: "\xff" + strings.Repeat("y", idem.MaxMessage)}
+}
+
 // Whatever a tool does, its call gets a defined end and other keys go on.
 func TestToolMisbehaves(t *testing.T) {
 	tests := []struct {
@@ -53,6 +66,18 @@ func TestToolMisbehaves(t *testing.T) {
 		{
 			"gives something that is not JSON", notJSON, "failed 1 tool_failed retryable", "failed 1 tool_failed retryable",
 			"failed 1 tool_failed retryable", "held 1 outcome_unknown", "held 1 outcome_unknown",
+		},
+		{
+			"gives too much", tooMuch, "failed 1 tool_failed retryable", "failed 1 tool_failed retryable",
+			"failed 1 tool_failed retryable", "held 1 outcome_unknown", "held 1 outcome_unknown",
+		},
+		{
+			"gives a name twice", namedTwice, "failed 1 tool_failed retryable", "failed 1 tool_failed retryable",
+			"failed 1 tool_failed retryable", "held 1 outcome_unknown", "held 1 outcome_unknown",
+		},
+		{
+			"fails with words that cannot be stored", badFailure, "failed 1 tool_failed", "failed 1 tool_failed",
+			"failed 1 tool_failed", "failed 1 tool_failed", "failed 1 tool_failed",
 		},
 	}
 	for _, tt := range tests {

@@ -273,8 +273,8 @@ func (v *verifier) question(ctx context.Context, a *ask, call idem.Call) (_ idem
 			}
 		}()
 		found, foundErr = a.tool.Verify(ctx, invocation(a.id, call.Attempt, call.Args))
-		if foundErr == nil && found.Found && !isJSON(found.Result) {
-			foundErr = errResult
+		if foundErr == nil && found.Found {
+			foundErr = validResult(found.Result)
 		}
 	}()
 	select {

@@ -1,10 +1,7 @@
 package tool
 
 import (
-	"bytes"
 	"math/big"
-	"slices"
-	"strconv"
 
 	"github.com/go-json-experiment/json/jsontext"
 
@@ -16,63 +13,90 @@ import (
 var errArgs = &idem.Failure{Code: idem.FailureTool, Message: "the args do not fit the tool"}
 
 // args are the members of a call's args that a tool knows, as the caller wrote
-// them. An absent member is nil. Names are matched exactly, which is why this
-// is not a struct: encoding/json would take "Amount" for "amount".
-type args map[string]jsontext.Value
+// them; the values lie in the call's args. Names are matched exactly, which is why
+// this is not a struct: encoding/json would take "Amount" for "amount".
+type args []arg
 
-// parseArgs picks the named members. The values are copies.
+type arg struct {
+	name  string
+	value jsontext.Value
+}
+
+// parseArgs picks the named members.
 func parseArgs(raw []byte, names ...string) (args, error) {
-	dec := jsontext.NewDecoder(bytes.NewBuffer(raw))
-	if tok, err := dec.ReadToken(); err != nil || tok.Kind() != jsontext.KindBeginObject {
+	r := newReader(raw)
+	defer r.release()
+	if tok, err := r.dec.ReadToken(); err != nil || tok.Kind() != jsontext.KindBeginObject {
 		return nil, errArgs
 	}
-	a := make(args, len(names))
-	for dec.PeekKind() == jsontext.KindString {
-		name, err := dec.ReadToken()
+	a := make(args, 0, len(names))
+	for r.dec.PeekKind() == jsontext.KindString {
+		quoted, err := r.dec.ReadValue()
 		if err != nil {
 			return nil, errArgs
 		}
-		n := name.String()
-		if !slices.Contains(names, n) {
-			if err := dec.SkipValue(); err != nil {
-				return nil, errArgs
-			}
-			continue
-		}
-		v, err := dec.ReadValue()
-		if err != nil {
+		name, known := pick(names, quoted)
+		v, err := r.dec.ReadValue()
+		if err != nil || known && a.has(name) {
 			return nil, errArgs
 		}
-		a[n] = v.Clone()
+		if known {
+			a = append(a, arg{name, v})
+		}
 	}
-	if _, err := dec.ReadToken(); err != nil {
+	if _, err := r.dec.ReadToken(); err != nil {
 		return nil, errArgs
 	}
 	return a, nil
 }
 
+// pick finds a member's name among names.
+func pick(names []string, quoted jsontext.Value) (string, bool) {
+	var buf [64]byte
+	plain, err := jsontext.AppendUnquote(buf[:0], quoted)
+	if err != nil {
+		return "", false
+	}
+	for _, name := range names {
+		if name == string(plain) {
+			return name, true
+		}
+	}
+	return "", false
+}
+
+// get returns a member as it is written; nil where it is absent.
+func (a args) get(name string) jsontext.Value {
+	for _, m := range a {
+		if m.name == name {
+			return m.value
+		}
+	}
+	return nil
+}
+
 // has reports whether a member is there, be it null.
-func (a args) has(name string) bool { return a[name] != nil }
+func (a args) has(name string) bool { return a.get(name) != nil }
 
 // text gives a string member, or def where it is absent.
 func (a args) text(name, def string) (string, error) {
-	v := a[name]
+	v := a.get(name)
 	if v == nil {
 		return def, nil
 	}
 	if v.Kind() != jsontext.KindString {
 		return "", errArgs
 	}
-	s, err := jsontext.AppendUnquote(nil, v)
+	s, err := unquote(v)
 	if err != nil {
 		return "", errArgs
 	}
-	return string(s), nil
+	return s, nil
 }
 
 // flag gives a boolean member, or false where it is absent.
 func (a args) flag(name string) (bool, error) {
-	switch v := a[name]; {
+	switch v := a.get(name); {
 	case v == nil:
 		return false, nil
 	case v.Kind() == jsontext.KindTrue:
@@ -86,7 +110,7 @@ func (a args) flag(name string) (bool, error) {
 
 // number gives the exact value of a number member.
 func (a args) number(name string) (*big.Rat, error) {
-	v := a[name]
+	v := a.get(name)
 	if v == nil || v.Kind() != jsontext.KindNumber {
 		return nil, errArgs
 	}
@@ -98,19 +122,11 @@ func (a args) number(name string) (*big.Rat, error) {
 }
 
 // integer gives the value of a number member that is a whole number and fits,
-// however it is written: 100, 100.0 and 1e2 are one number.
+// however it is written.
 func (a args) integer(name string) (int64, error) {
-	if v := a[name]; v != nil && v.Kind() == jsontext.KindNumber {
-		if n, err := strconv.ParseInt(string(v), 10, 64); err == nil {
-			return n, nil // nearly every number is written this way
-		}
-	}
-	r, err := a.number(name)
-	if err != nil {
-		return 0, err
-	}
-	if !r.IsInt() || !r.Num().IsInt64() {
+	n, ok := idem.Integer(a.get(name))
+	if !ok {
 		return 0, errArgs
 	}
-	return r.Num().Int64(), nil
+	return n, nil
 }

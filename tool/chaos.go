@@ -171,7 +171,7 @@ func verify(_ context.Context, inv idem.Invocation) (idem.Verification, error) {
 	if err != nil {
 		return idem.Verification{}, err
 	}
-	switch found := a["found"]; found.Kind() {
+	switch found := a.get("found"); found.Kind() {
 	case jsontext.KindTrue:
 		out := fmt.Appendf(nil, `{"effect_id":"%s","verified":true}`, inv.EffectID)
 		return idem.Verification{Found: true, Result: idem.Result{Output: out}}, nil

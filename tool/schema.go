@@ -60,7 +60,7 @@ func mustCheck(schema string) func(args []byte) error {
 }
 
 func check(s *jsonschema.Schema, args []byte) error {
-	doc, err := jsonschema.UnmarshalJSON(bytes.NewReader(args)) // keeps the text of numbers
+	doc, err := document(args)
 	if err != nil {
 		return idem.Errorf(idem.CodeInvalidArguments, "args: not valid JSON")
 	}

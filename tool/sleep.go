@@ -38,7 +38,7 @@ func sleep() *idem.Tool {
 			if err := pause(ctx, d); err != nil {
 				return idem.Result{}, err
 			}
-			out, err := idem.Canonical([]byte(`{"slept":` + string(a["seconds"]) + `}`))
+			out, err := idem.Canonical([]byte(`{"slept":` + string(a.get("seconds")) + `}`))
 			if err != nil {
 				return idem.Result{}, errArgs
 			}

@@ -253,6 +253,13 @@ var defects = map[string]defect{
 		calls, _, err := m.List(ctx, ns, q)
 		return calls, idem.CallID{}, err
 	}},
+	"the list shows fingerprints": {group: "Read", list: func(m *Model, ctx context.Context, ns idem.Namespace, q idem.Query) ([]idem.Call, idem.CallID, error) {
+		calls, next, err := m.List(ctx, ns, q)
+		for i := range calls {
+			calls[i].Fingerprint = fingerprint("same")
+		}
+		return calls, next, err
+	}},
 	"the list does not filter by client": {group: "Read", list: func(m *Model, ctx context.Context, ns idem.Namespace, q idem.Query) ([]idem.Call, idem.CallID, error) {
 		q.ClientID = ""
 		return m.List(ctx, ns, q)

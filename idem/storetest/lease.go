@@ -311,7 +311,7 @@ func (w *world) dueSoon(names ...string) {
 func dueOf(c idem.Call) idem.Due {
 	return idem.Due{
 		ID: c.ID, Key: c.Key, Tool: c.Tool, Status: c.Status, Attempt: c.Attempt, Crashes: c.Crashes, Owner: c.Owner,
-		Effects: c.Effects, CreatedAt: c.CreatedAt, ClaimedAt: c.ClaimedAt,
+		Effects: c.Effects, CreatedAt: c.CreatedAt,
 	}
 }
 

@@ -236,7 +236,7 @@ func (m *Model) waiting(ctx context.Context, limit int, want func(*modelRow) boo
 		c := r.call
 		due = append(due, idem.Due{
 			ID: c.ID, Key: c.Key, Tool: c.Tool, Status: c.Status, Attempt: c.Attempt, Crashes: c.Crashes, Owner: c.Owner,
-			Effects: c.Effects, CreatedAt: c.CreatedAt, ClaimedAt: c.ClaimedAt, Recovered: r.left,
+			Effects: c.Effects, CreatedAt: c.CreatedAt, Recovered: r.left,
 		})
 	}
 	slices.SortFunc(due, func(a, b idem.Due) int {
@@ -293,7 +293,7 @@ func (m *Model) List(ctx context.Context, ns idem.Namespace, q idem.Query) ([]id
 	for key, r := range m.d.rows {
 		older := q.Before.IsZero() || compareIDs(r.call.ID, q.Before) < 0
 		if key.Namespace == ns && older && q.Match(r.call) {
-			calls = append(calls, shown(r.call))
+			calls = append(calls, listed(r.call))
 		}
 	}
 	slices.SortFunc(calls, func(a, b idem.Call) int { return compareIDs(b.ID, a.ID) })
@@ -403,6 +403,13 @@ func (m *Model) Check() error {
 func shown(c *idem.Call) idem.Call {
 	cc := *cloneCall(c)
 	cc.Args = nil
+	return cc
+}
+
+// listed is a call as a list gives it: without its Fingerprint, too.
+func listed(c *idem.Call) idem.Call {
+	cc := shown(c)
+	cc.Fingerprint = idem.Fingerprint{}
 	return cc
 }
 

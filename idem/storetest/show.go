@@ -44,9 +44,9 @@ func showEffect(e *idem.Effect) string {
 }
 
 func showDue(d idem.Due) string {
-	return fmt.Sprintf("%v %q/%q tool %q %s attempt %d crashes %d owner %q effects %q created %s claimed %s recovered %t",
+	return fmt.Sprintf("%v %q/%q tool %q %s attempt %d crashes %d owner %q effects %q created %s recovered %t",
 		d.ID, d.Key.Namespace, d.Key.Name, d.Tool, d.Status, d.Attempt, d.Crashes, d.Owner, d.Effects,
-		showTime(d.CreatedAt), showTime(d.ClaimedAt), d.Recovered)
+		showTime(d.CreatedAt), d.Recovered)
 }
 
 // showChange shows what a change decided. Its events have no numbers yet.
@@ -95,7 +95,12 @@ func image(ctx context.Context, s idem.Store) ([]string, error) {
 			return nil, err
 		}
 		for _, c := range calls {
-			lines = append(lines, "call "+showCall(&c))
+			lines = append(lines, "listed "+showCall(&c))
+			byID, err := s.CallByID(ctx, ns, c.ID) // which knows the fingerprint
+			if err != nil {
+				return nil, err
+			}
+			lines = append(lines, "call "+showCall(&byID))
 			events, err := allEvents(ctx, s, ns, c.ID, pageSize)
 			if err != nil {
 				return nil, err

@@ -132,8 +132,8 @@ func TestRecords(t *testing.T) {
 		equal(t, got, want, err)
 	}))
 	t.Run("small rows", rapid.MakeCheck(func(t *rapid.T) {
-		n := tid(rapid.Uint32().Draw(t, "tid"))
-		got, err := decodeTenant(encodeTenant(n))
+		n := nsid(rapid.Uint32().Draw(t, "nsid"))
+		got, err := decodeNamespace(encodeNamespace(n))
 		equal(t, got, n, err)
 		id := idem.CallID(rapid.SliceOfN(rapid.Byte(), 16, 16).Draw(t, "id"))
 		fp := idem.Fingerprint(rapid.SliceOfN(rapid.Byte(), 32, 32).Draw(t, "fp"))
@@ -156,7 +156,7 @@ func FuzzDecode(f *testing.F) {
 	for _, v := range [][]byte{
 		nil, {1}, state, events, appendRequest(nil, &c), appendIdem(nil, idem.CallID{}, idem.Fingerprint{}),
 		appendEffect(nil, &idem.Effect{ID: "e", Amount: &amount}, "k"), appendTotals(nil, idem.Totals{Calls: -1}),
-		encodeTenant(7), encodeSchema(schema{1, testStart}), bytes.Repeat([]byte{0xff}, 40),
+		encodeNamespace(7), encodeSchema(schema{1, testStart}), bytes.Repeat([]byte{0xff}, 40),
 		{1, 0, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 1},
 	} {
 		f.Add(v)
@@ -168,7 +168,7 @@ func FuzzDecode(f *testing.F) {
 		_ = decodeRequest(v, &c, true)
 		_, _ = decodeEvents(nil, v, 0, 0, 1000)
 		_, _ = decodeEffect(v)
-		_, _ = decodeTenant(v)
+		_, _ = decodeNamespace(v)
 		_, _, _ = decodeIdem(v)
 		_, _ = decodeSchema(v)
 		if sum, err := decodeTotals(v); err == nil {
