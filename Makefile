@@ -4,7 +4,7 @@ GO           ?= go
 ARGS         ?=
 # A number of inputs, not a time: at the end of a time a worker that is busy fails.
 FUZZTIME     ?= 50000x
-FUZZ_PKGS    ?= ./idem ./kv ./httpapi
+FUZZ_PKGS    ?= ./idem ./kv ./tool ./httpapi
 TORTURE      ?= 60s
 TEST_TIMEOUT ?= 10m
 RACE_TIMEOUT ?= 20m
@@ -18,7 +18,7 @@ export GOFLAGS := $(strip -buildvcs=false $(GOFLAGS))
 
 LINTER := tools/bin/golangci-lint
 
-.PHONY: help run build test race torture fuzz-smoke lint clean need-cc
+.PHONY: help run build test race torture fault probe fuzz-smoke lint clean need-cc
 .DEFAULT_GOAL := help
 
 help: ## List the targets
@@ -41,6 +41,12 @@ race: need-cc ## The tests of RACE_PKGS under the race detector (needs a C compi
 torture: ## The long forms: crash images, failing disks, kills; TORTURE is the time of each, seeds are printed
 	IDEMD_TORTURE=$(TORTURE) $(GO) test -count=1 -timeout 60m -v -run 'TestTorture|TestTornLog|TestFlipped|TestFailingDiskWhileOpening' ./kv
 	IDEMD_TORTURE=$(TORTURE) IDEMD_E2E_ROUNDS=30 $(GO) test -count=1 -timeout 60m -v ./cmd/idemd/e2e
+
+fault: build ## Inject faults with curl and show what came of them; ARGS="--crash" takes one of them
+	IDEMD=bin/idemd scripts/fault_inject.sh $(ARGS)
+
+probe: build ## Prove it: ten scenarios, and the same faults against idemd itself; ARGS="..." is appended
+	./bin/idemd probe $(ARGS)
 
 fuzz-smoke: ## Each fuzz target of FUZZ_PKGS for FUZZTIME
 	@set -e; for pkg in $(FUZZ_PKGS); do \

@@ -1,18 +1,19 @@
 package main
 
 import (
-	"bytes"
 	"context"
+	"crypto/rand"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
-	"math/rand/v2"
-	"net/http"
+	randv2 "math/rand/v2"
 	"os"
 	"strings"
 	"time"
 
+	"github.com/idemd/idemd/client"
 	"github.com/idemd/idemd/idem"
 )
 
@@ -22,18 +23,31 @@ type callCmd struct {
 
 	// Not from the environment: a key that is left over there would give one
 	// name to every intent.
-	Key      string        `env:"-" placeholder:"K" help:"The name of your intent, the same every time you ask for it. Required: this program never makes one up."`
+	Key     string `env:"-" placeholder:"K" help:"The name of your intent, the same every time you ask for it. This or --key-from is required: this program never makes one up."`
+	KeyFrom string `env:"-" name:"key-from" placeholder:"SCOPE,TOOL,INTENT" help:"Derive the key: whose intent it is and which occasion (user-7/order-1234), the tool, and what is wanted, as JSON; cut at the first two commas."`
+
 	Wait     time.Duration `default:"10s" placeholder:"10s" help:"How long to wait for the end, up to 60s; 0 only hands the call in."`
-	Retries  uint          `default:"0" placeholder:"N" help:"How often to try again, with the same key, after a lost answer or while the server is unavailable (none)."`
+	Retries  uint          `default:"0" placeholder:"N" help:"How often to send it again, with the same key, after a lost answer or while the server is unavailable (none)."`
+	Journal  string        `placeholder:"FILE" help:"Keep key and request in this file from before they are sent until the outcome is known, and ask first what became of them."`
 	ClientID *string       `name:"client-id" placeholder:"ID" help:"A name to store with the call."`
 	Seq      *int64        `placeholder:"N" help:"A number to store with the call."`
+
+	NewKeyOnRetry bool `env:"-" name:"new-key-on-retry" help:"Make every retry a new intent. It is here to show the damage that this does, and for nothing else."`
 
 	remote
 }
 
+// maxRetries is how often the client may send again.
+const maxRetries = 999
+
+// noPatience is how long retries may go on: as long as there are any.
+const noPatience = 24 * time.Hour
+
 // Help is what the help of this command says on top.
 func (*callCmd) Help() string {
-	return `The result goes to stdout. After exit code 5 the call may or may not have been made: run the same command again with the same key, which does no harm, or look with find.`
+	return `The result goes to stdout. After exit code 5 the call may or may not have been made: run the same command again with the same key, which does no harm, or look with find.
+
+With retries it first asks how long the server remembers a key, and refuses to start if they could take longer. After a lost answer it asks for the call by its key before it sends it again.`
 }
 
 const noKey = `--key is missing or empty
@@ -41,66 +55,100 @@ const noKey = `--key is missing or empty
 The key names what you want done, for example order-1234-charge. The server does
 the same key only once, so it must come from your intent and be the same every
 time you try. A key made up here would be a new one each time, and would protect
-nothing.`
+nothing. --key-from derives one from the intent.`
+
+const newKeyWarning = `idemd: WARNING: --new-key-on-retry makes every retry a new intent. A retry after a lost
+idemd: WARNING: answer will be carried out a second time: charged twice, sent twice. This flag
+idemd: WARNING: exists to show that damage. Never use it for anything that matters.`
 
 // Run calls the tool and exits by the state of the call.
 func (c *callCmd) Run(ctx context.Context, con *console) error {
-	if c.Key == "" {
-		return exit(exitUsage, noKey)
-	}
-	if err := errors.Join(checkKey("--key", c.Key), checkWait(c.Wait)); err != nil {
-		return exit(exitUsage, "%v", err)
-	}
-	body, err := c.body(con)
+	key, err := c.key()
 	if err != nil {
 		return err
 	}
-	// Built once: every try carries the same key and the same bytes.
-	q := question{method: http.MethodPost, path: pathCalls, key: c.Key, wait: c.Wait, body: body}
-
-	doubt := false // a try was sent and its answer lost
-	for try := uint(0); ; try++ {
-		a, err := c.send(ctx, q)
-		if a != nil && a.call() != nil {
-			return c.show(con, a)
-		}
-		var why *exitError
-		if err != nil {
-			why = failed(err, exitUnknown)
-		} else {
-			why = a.refused(exitUnknown)
-		}
-		held := a.held()
-		doubt = doubt || why.code == exitUnknown && !held
-		again := why.code == exitUnavailable || why.code == exitUnknown && !held
-		if again && try < c.Retries && ctx.Err() == nil {
-			con.say("idemd: try %d: %s; again with the same key", try+1, why.message)
-			if con.pause(ctx, max(a.retryAfter(), backoff(try))) == nil {
-				continue
-			}
-		}
-		if c.JSON {
-			if err := con.writeJSON(a); err != nil {
-				return err
-			}
-		}
-		// That the server refuses, or cannot be reached, says nothing about an
-		// earlier try whose answer was lost.
-		if doubt && (why.code == exitUsage || why.code == exitUnavailable) {
-			why.code = exitUnknown
-		}
-		if held {
-			why.message += "\nAsking again does not help. Look later with idemd find: the server may find out by itself; else somebody has to, and decides with idemd resolve."
-		} else if why.code == exitUnknown {
-			why.message += "\nIt is not known whether the call was made. Ask again with the same key, or look with idemd find."
-		}
-		return why
+	if err := checkWait(c.Wait); err != nil {
+		return err
 	}
+	switch {
+	case c.Retries > maxRetries:
+		return exit(exitUsage, "--retries: at most %d", maxRetries)
+	case c.NewKeyOnRetry && c.Journal != "":
+		return exit(exitUsage, "--new-key-on-retry and --journal contradict each other: the journal keeps the key")
+	}
+	args, err := c.args(con)
+	if err != nil {
+		return err
+	}
+	r := client.Request{Tool: c.Tool, Args: args, Key: key, ClientID: c.ClientID, Seq: c.Seq, HandIn: true}
+	if c.NewKeyOnRetry {
+		return c.damage(ctx, con, r)
+	}
+
+	p := client.DefaultPolicy()
+	p.Tries, p.Wait, p.Total = int(c.Retries)+1, c.Wait, noPatience
+	o := client.Options{Policy: p}
+	if c.Journal != "" {
+		j, err := client.OpenJournal(c.Journal)
+		if err != nil {
+			return journalExit(err)
+		}
+		defer func() {
+			if n := len(j.Open()); n > 0 {
+				con.say("idemd: the journal has %d calls whose outcome is not known; run their commands again", n)
+			}
+			if err := j.Close(); err != nil {
+				con.say("idemd: %v", err)
+			}
+		}()
+		o.Journal = j
+	}
+	var last client.Try
+	o.Observe = func(a client.Answer) { last = a.Try }
+	o.Pause = func(ctx context.Context, d time.Duration) error {
+		next := "again with the same key"
+		if last.Verdict.Action == client.ActionAsk {
+			next = "asking for the call by its key"
+		}
+		con.say("idemd: try %d: %s; %s", last.Number, tryText(last), next)
+		return con.pause(ctx, d)
+	}
+	of, err := c.client(con, o)
+	if err != nil {
+		return err
+	}
+	defer of.Close()
+	out, err := of.Call(ctx, r)
+	if err != nil {
+		return c.explain(con, err)
+	}
+	return c.show(con, out.Answer)
 }
 
-// body builds the request. The arguments go out byte for byte as they were
-// given, so that no number is rounded on the way.
-func (c *callCmd) body(con *console) ([]byte, error) {
+// key is the name of the intent, given or derived.
+func (c *callCmd) key() (string, error) {
+	switch {
+	case c.Key != "" && c.KeyFrom != "":
+		return "", exit(exitUsage, "--key and --key-from: one of them")
+	case c.KeyFrom != "":
+		parts := strings.SplitN(c.KeyFrom, ",", 3)
+		if len(parts) != 3 {
+			return "", exit(exitUsage, "--key-from: want SCOPE,TOOL,INTENT")
+		}
+		key, err := idem.KeyFor(parts[0], parts[1], []byte(parts[2]))
+		if err != nil {
+			return "", exit(exitUsage, "--key-from: %s", message(err))
+		}
+		return key, nil
+	case c.Key == "":
+		return "", exit(exitUsage, noKey)
+	}
+	return c.Key, checkKey("--key", c.Key)
+}
+
+// args reads the arguments. They go out byte for byte as they were given, so
+// that no number is rounded on the way.
+func (c *callCmd) args(con *console) (json.RawMessage, error) {
 	args := []byte(c.Args)
 	var err error
 	if c.Args == "-" {
@@ -111,37 +159,62 @@ func (c *callCmd) body(con *console) ([]byte, error) {
 	if err != nil {
 		return nil, exit(exitUsage, "cannot read the arguments: %v", err)
 	}
-	if _, err := idem.Canonical(args); err != nil { // what the server would refuse
-		return nil, exit(exitUsage, "the arguments: %s", message(err))
-	}
-	tool, err := json.Marshal(c.Tool)
+	return args, nil
+}
+
+// damage sends every retry under a new key, as so many clients do. It is not a
+// way to use the client, which has none to do this; each request is a call of its
+// own to it.
+func (c *callCmd) damage(ctx context.Context, con *console, r client.Request) error {
+	con.say("%s", newKeyWarning)
+	p := client.DefaultPolicy()
+	p.Tries, p.Wait = 1, c.Wait
+	of, err := c.client(con, client.Options{Policy: p})
 	if err != nil {
-		return nil, err
+		return err
 	}
-	var b bytes.Buffer
-	fmt.Fprintf(&b, `{"tool":%s,"args":%s`, tool, bytes.TrimSpace(args))
-	if c.ClientID != nil {
-		id, err := json.Marshal(*c.ClientID)
-		if err != nil {
-			return nil, err
+	defer of.Close()
+	intent, err := idem.ParseKey(idem.DefaultNamespace, r.Key)
+	if err != nil {
+		return exit(exitUsage, "--key: %s", message(err))
+	}
+	doubt := false
+	for try := uint(0); ; try++ {
+		if try > 0 {
+			var b [8]byte
+			_, _ = rand.Read(b[:]) // it never fails
+			fresh := idem.Key{Name: intent.Name[:min(len(intent.Name), 200)] + "-" + hex.EncodeToString(b[:])}
+			r.Key = fresh.HeaderValue()
 		}
-		fmt.Fprintf(&b, `,"client_id":%s`, id)
+		a, err := of.Submit(ctx, r)
+		if err == nil {
+			return c.show(con, a)
+		}
+		again := a.Try.Verdict.Action == client.ActionAgain || a.Try.Verdict.Action == client.ActionAsk
+		doubt = doubt || a.Try.Verdict.Effect == idem.DoubtUnknown
+		if again && try < c.Retries && ctx.Err() == nil {
+			con.say("idemd: try %d: %s; again with A NEW KEY", try+1, tryText(a.Try))
+			growing := randv2.N(p.Backoff << min(try, 5))
+			if con.pause(ctx, max(growing, min(a.Try.Reading.RetryAfter, p.RetryAfterCap))) == nil {
+				continue
+			}
+		}
+		var e *client.Error
+		if doubt && errors.As(err, &e) {
+			e.Effect = idem.DoubtUnknown
+		}
+		return c.explain(con, err)
 	}
-	if c.Seq != nil {
-		fmt.Fprintf(&b, `,"seq":%d`, *c.Seq)
-	}
-	b.WriteByte('}')
-	return b.Bytes(), nil
 }
 
 // show writes the result, and says how the call stands.
-func (c *callCmd) show(con *console, a *answer) error {
-	call := a.call()
+func (c *callCmd) show(con *console, a client.Answer) error {
+	call := a.Call
 	if c.JSON {
-		if err := con.writeJSON(a); err != nil {
+		if err := con.writeDocument(a.Body); err != nil {
 			return err
 		}
-		return exitQuietly(call.exitCode())
+		return exitQuietly(exitCodeOf(call))
 	}
 	if call.Status == idem.StatusSucceeded {
 		if err := con.print("%s\n", call.Result); err != nil {
@@ -149,22 +222,79 @@ func (c *callCmd) show(con *console, a *answer) error {
 		}
 	}
 	again := ""
-	if call.Status.Ended() && a.header.Get("Idempotent-Replayed") == "true" {
+	if call.Status.Ended() && a.Replayed {
 		again = ", given again"
 	}
 	con.say("%s, attempt %d, call %s%s", call.Status, call.Attempt, plain(call.CallID), again)
 	if call.Error != nil {
-		con.say("%s", call.Error)
+		con.say("%s", failureText(call.Error))
 	}
-	return exitQuietly(call.exitCode())
+	return exitQuietly(exitCodeOf(call))
 }
 
-// backoff is how long to wait before trying again, where the server does not
-// ask for more: growing, bounded, and not the same for everyone.
-func backoff(try uint) time.Duration {
-	d := 5 * time.Second
-	if try < 4 {
-		d = 250 * time.Millisecond << try
+// explain turns what came of the tries into an exit code and words.
+func (c *callCmd) explain(con *console, err error) error {
+	var e *client.Error
+	if !errors.As(err, &e) {
+		return err
 	}
-	return d/2 + rand.N(d/2)
+	if c.JSON {
+		if err := con.writeDocument(e.Body); err != nil {
+			return err
+		}
+	}
+	if e.Code == client.CodeJournal {
+		return journalExit(err)
+	}
+	// What ended it says more than that it ended.
+	last := e
+	if e.Code == client.CodeRetryExhausted {
+		errors.As(e.Err, &last)
+	}
+	why := exitOf(last, exitUnknown)
+	if last.Code == client.CodeInterrupted && e.Effect == idem.DoubtNone {
+		why.code = exitUnavailable // nothing was sent
+	}
+	// That the server refuses, or cannot be reached, says nothing about an
+	// earlier try whose answer was lost.
+	if e.Effect == idem.DoubtUnknown && (why.code == exitUsage || why.code == exitUnavailable) {
+		why.code = exitUnknown
+	}
+	switch {
+	case last.Code == idem.CodeOutcomeUnknown:
+		why.message += "\nAsking again does not help. Look later with idemd find: the server may find out by itself; else somebody has to, and decides with idemd resolve."
+	case e.Effect == idem.DoubtUnknown && why.code == exitNotFound:
+		why.message += "\nIt is not known whether the call was made, and asking again will not tell. Look into the ledger before you do anything else."
+	case why.code == exitUnknown:
+		why.message += "\nIt is not known whether the call was made. Ask again with the same key, or look with idemd find."
+	}
+	return why
+}
+
+// journalExit is a journal that does not take the call; nothing was sent.
+func journalExit(err error) error {
+	code := exitUsage
+	switch {
+	case errors.Is(err, client.ErrJournalBytes):
+		code = exitConflict
+	case errors.Is(err, client.ErrJournalInUse), errors.Is(err, client.ErrJournalFull):
+		code = exitUnavailable
+	}
+	var e *client.Error
+	if errors.As(err, &e) && e.Err != nil {
+		err = e.Err
+	}
+	return exit(code, "--journal: %s", strings.TrimPrefix(err.Error(), "client: "))
+}
+
+// tryText is what came of a try, for people.
+func tryText(t client.Try) string {
+	switch {
+	case t.Reading.Code != "":
+		return plain(string(t.Reading.Code)) + ": " + plain(t.Error)
+	case t.Error != "":
+		return plain(t.Error)
+	default:
+		return fmt.Sprintf("the answer is not idemd's (status %d)", t.Reading.Status)
+	}
 }

@@ -8,6 +8,9 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/idemd/idemd/client"
+	"github.com/idemd/idemd/idem"
 )
 
 func TestCall(t *testing.T) {
@@ -81,23 +84,36 @@ func TestCallTimesOut(t *testing.T) {
 }
 
 func TestCallIsInterrupted(t *testing.T) {
-	s := serve(t, reply{stall: true})
-	ctx, cancel := context.WithCancel(t.Context())
-	over := make(chan int)
-	go func() {
-		over <- run(ctx, []string{"call", "charge", "{}", "--key", "k", "--url", s.URL, "--retries", "5"}, nil, io.Discard, io.Discard)
-	}()
-	select {
-	case <-s.arrived:
-	case code := <-over:
-		t.Fatalf("ended with %d", code)
-	}
-	cancel()
-	if code := <-over; code != exitUnknown {
-		t.Errorf("exit code %d, want %d", code, exitUnknown)
-	}
-	if n := len(s.asked()); n != 1 {
-		t.Errorf("%d requests", n)
+	for _, tc := range []struct {
+		name    string
+		replies []reply
+		code    int
+	}{
+		{"after it was sent", []reply{{status: 200, body: toolsDoc}, {stall: true}}, exitUnknown},
+		{"before", []reply{{stall: true}}, exitUnavailable},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			s := serve(t, tc.replies...)
+			ctx, cancel := context.WithCancel(t.Context())
+			over := make(chan int)
+			go func() {
+				over <- run(ctx, []string{"call", "charge", "{}", "--key", "k", "--url", s.URL, "--retries", "5"}, nil, io.Discard, io.Discard)
+			}()
+			for range tc.replies {
+				select {
+				case <-s.arrived:
+				case code := <-over:
+					t.Fatalf("ended with %d", code)
+				}
+			}
+			cancel()
+			if code := <-over; code != tc.code {
+				t.Errorf("exit code %d, want %d", code, tc.code)
+			}
+			if n := len(s.asked()); n != len(tc.replies) {
+				t.Errorf("%d requests", n)
+			}
+		})
 	}
 }
 
@@ -109,56 +125,182 @@ func TestCallUnavailable(t *testing.T) {
 	}
 }
 
+const toolsDoc = `{"tools":[{"name":"charge","window":"24h0m0s"},{"name":"brief","window":"1s"}]}`
+
+// The requests of a script are named by what they ask: S is a submission, F a
+// look-up by key.
 func TestCallRetries(t *testing.T) {
 	ok := reply{status: 200, body: call("succeeded", "1", "null")}
 	busy := reply{status: 503, body: refuse("unavailable"), header: map[string]string{"Retry-After": "7"}}
 	lost := reply{lose: true}
+	absent := reply{status: 404, body: refuse("not_found")}
 	conflict := reply{status: 409, body: refuse("idempotency_conflict")}
+	expired := reply{status: 410, body: refuse("key_expired")}
 	for _, tc := range []struct {
 		name    string
 		retries string
 		replies []reply
 		code    int
-		tries   int
+		asked   string
+		pauses  int
 	}{
-		{"none by default", "0", []reply{lost, ok}, exitUnknown, 1},
-		{"lost, then done", "3", []reply{lost, ok}, exitSucceeded, 2},
-		{"busy, then done", "3", []reply{busy, busy, ok}, exitSucceeded, 3},
-		{"half, bug, proxy, then done", "3", []reply{{status: 200, body: "{", half: true}, {status: 500, body: refuse("internal")}, {status: 502}, ok}, exitSucceeded, 4},
-		{"not often enough", "2", []reply{lost}, exitUnknown, 3},
-		{"busy for ever", "2", []reply{busy}, exitUnavailable, 3},
+		{"none by default", "0", []reply{lost, ok}, exitUnknown, "S", 0},
+		{"lost, but done", "3", []reply{lost, ok}, exitSucceeded, "SFS", 1},
+		{"lost, and done for another request", "3", []reply{lost, ok, conflict}, exitConflict, "SFS", 1},
+		{"lost on the way there, then done", "3", []reply{lost, absent, ok}, exitSucceeded, "SFS", 1},
+		{"lost, question lost, then done", "3", []reply{lost, lost, ok}, exitSucceeded, "SFS", 2},
+		{"lost, and running", "3", []reply{lost, {status: 200, body: call("running", "null", "null")}}, exitPending, "SFS", 1},
+		{"lost, and held", "3", []reply{lost, {status: 200, body: call("held", "null", "null")}}, exitUnknown, "SF", 1},
+		{"busy, then done", "3", []reply{busy, busy, ok}, exitSucceeded, "SSS", 2},
+		{"half, bug, proxy, then done", "3", []reply{{status: 200, body: "{", half: true}, {status: 500, body: refuse("internal")}, {status: 502}, ok}, exitSucceeded, "SFSS", 3},
+		{"not often enough", "2", []reply{lost}, exitUnknown, "SFSFSF", 5},
+		{"busy for ever", "2", []reply{busy}, exitUnavailable, "SSS", 2},
 		// Busy does not say what became of the try before it.
-		{"lost, then busy", "1", []reply{lost, busy}, exitUnknown, 2},
-		{"busy, then lost", "1", []reply{busy, lost}, exitUnknown, 2},
-		{"lost, then not let in", "1", []reply{lost, {status: 401, body: refuse("unauthorized")}}, exitUnknown, 2},
-		{"lost, then conflict", "5", []reply{lost, conflict, ok}, exitConflict, 2},
-		{"held ends it", "5", []reply{{status: 409, body: refuse("outcome_unknown")}, ok}, exitUnknown, 1},
-		{"refusal ends it", "5", []reply{{status: 400, body: refuse("bad_request")}, ok}, exitUsage, 1},
-		{"tool failure ends it", "5", []reply{{status: 200, body: call("failed", "null", `{"code":"tool_failed","message":"","retryable":true}`)}, ok}, exitFailed, 1},
-		{"pending ends it", "5", []reply{{status: 202, body: call("pending", "null", "null")}, ok}, exitPending, 1},
+		{"lost, then busy", "1", []reply{lost, absent, busy}, exitUnknown, "SFSF", 2},
+		{"busy, then lost", "1", []reply{busy, lost}, exitUnknown, "SSF", 2},
+		{"lost, then not let in", "1", []reply{lost, {status: 401, body: refuse("unauthorized")}}, exitUnknown, "SFS", 2},
+		{"lost, then conflict", "5", []reply{lost, absent, conflict, ok}, exitConflict, "SFS", 1},
+		{"lost, then expired", "5", []reply{lost, expired, ok}, exitNotFound, "SF", 1},
+		{"held ends it", "5", []reply{{status: 409, body: refuse("outcome_unknown")}, ok}, exitUnknown, "S", 0},
+		{"refusal ends it", "5", []reply{{status: 400, body: refuse("bad_request")}, ok}, exitUsage, "S", 0},
+		{"tool failure ends it", "5", []reply{{status: 200, body: call("failed", "null", `{"code":"tool_failed","message":"","retryable":true}`)}, ok}, exitFailed, "S", 0},
+		{"pending ends it", "5", []reply{{status: 202, body: call("pending", "null", "null")}, ok}, exitPending, "S", 0},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			s := serve(t, tc.replies...)
+			replies := tc.replies
+			if tc.retries != "0" {
+				replies = append([]reply{{status: 200, body: toolsDoc}}, replies...)
+			}
+			s := serve(t, replies...)
 			o := runIdemd(t, "", "call", "charge", "{}", "--key", "k", "--url", s.URL, "--retries", tc.retries, "--seq", "3")
 			if o.code != tc.code {
 				t.Errorf("exit code %d, want %d; %s", o.code, tc.code, o.stderr)
 			}
 			asked := s.asked()
-			if len(asked) != tc.tries || len(o.pauses) != tc.tries-1 {
-				t.Fatalf("%d requests, %d pauses; want %d tries", len(asked), len(o.pauses), tc.tries)
+			if tc.retries != "0" {
+				if asked[0].line != "GET /v1/tools" {
+					t.Fatalf("first asked %+v", asked[0])
+				}
+				asked = asked[1:]
 			}
+			got := ""
 			for _, r := range asked {
-				if r != asked[0] || r.key != "k" || r.body != `{"tool":"charge","args":{},"seq":3}` {
+				switch r {
+				case request{"POST /v1/tool-calls", "k", "wait=10", "application/json", `{"tool":"charge","args":{},"seq":3}`}:
+					got += "S"
+				case request{line: "GET /v1/tool-calls/by-key", key: "k", prefer: "wait=10"}:
+					got += "F"
+				default:
 					t.Errorf("a try differs: %+v", r)
 				}
 			}
-			for i, d := range o.pauses {
-				if tc.replies[min(i, len(tc.replies)-1)].header != nil && d != 7*time.Second {
-					t.Errorf("paused %v, the server asked for 7s", d)
-				}
+			if got != tc.asked || len(o.pauses) != tc.pauses {
+				t.Fatalf("asked %s with %d pauses, want %s with %d", got, len(o.pauses), tc.asked, tc.pauses)
+			}
+			if tc.replies[0].header != nil && o.pauses[0] != 7*time.Second {
+				t.Errorf("paused %v, the server asked for 7s", o.pauses[0])
 			}
 		})
 	}
+}
+
+// R16: retries that could outlive the key are refused before anything is sent.
+func TestCallWindow(t *testing.T) {
+	s := serve(t, reply{status: 200, body: toolsDoc})
+	runIdemd(t, "", "call", "brief", "{}", "--key", "k", "--url", s.URL, "--retries", "1").
+		want(t, exitUsage, "", "may retry for 1m45s", "remembers a key for 1s")
+	if n := len(s.asked()); n != 1 {
+		t.Errorf("%d requests", n)
+	}
+	s = serve(t, reply{status: 404, body: refuse("not_found")}, reply{status: 200, body: call("succeeded", "1", "null")})
+	runIdemd(t, "", "call", "charge", "{}", "--key", "k", "--url", s.URL, "--retries", "1").
+		want(t, exitSucceeded, "1\n", "cannot be learnt", "succeeded")
+}
+
+// R1: the same intent, however it is spelled, has the same key.
+func TestCallKeyFrom(t *testing.T) {
+	key, err := idem.KeyFor("user-7/2026-11", "charge", []byte(`{"to":"a,b","amount":1}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, from := range []string{`user-7/2026-11,charge,{"to":"a,b","amount":1}`, `user-7/2026-11,charge,{"amount": 1.0, "to":" a,b "}`} {
+		s := serve(t, reply{status: 200, body: call("succeeded", "1", "null")})
+		runIdemd(t, "", "call", "charge", "{}", "--key-from", from, "--url", s.URL).want(t, exitSucceeded, "1\n", "succeeded")
+		if asked := s.asked(); len(asked) != 1 || asked[0].key != key {
+			t.Errorf("asked %+v, want the key %s", asked, key)
+		}
+	}
+	for args, says := range map[string]string{
+		"--key-from=a,b":                         "SCOPE,TOOL,INTENT",
+		"--key-from=,b,{}":                       "a scope",
+		"--key-from=a,b,{":                       "JSON",
+		"--key=k --key-from=a,b,{}":              "one of them",
+		"--key=k --retries=1000":                 "at most 999",
+		"--key=k --wait=61s":                     "--wait",
+		"--key=k --journal=/":                    "--journal",
+		"--key=k --journal=x --new-key-on-retry": "contradict",
+	} {
+		runIdemd(t, "", append([]string{"call", "charge", "{}"}, strings.Fields(args)...)...).want(t, exitUsage, "", says)
+	}
+}
+
+// The damage that a new key does, and the warning that goes with it.
+func TestCallNewKeyOnRetry(t *testing.T) {
+	s := serve(t, reply{lose: true}, reply{status: 503, body: refuse("unavailable"), header: map[string]string{"Retry-After": "7"}}, reply{status: 200, body: call("succeeded", "1", "null")})
+	o := runIdemd(t, "", "call", "charge", "{}", "--key", `"\"k"`, "--url", s.URL, "--retries", "5", "--new-key-on-retry")
+	o.want(t, exitSucceeded, "1\n", "WARNING", "carried out a second time", "A NEW KEY")
+	asked := s.asked()
+	if len(asked) != 3 || asked[0].key != `"\"k"` || !strings.HasPrefix(asked[1].key, `"\"k-`) {
+		t.Fatalf("asked %+v", asked)
+	}
+	keys := map[string]bool{}
+	for _, r := range asked {
+		keys[r.key] = true
+		if r.line != "POST /v1/tool-calls" || r.body != asked[0].body {
+			t.Errorf("a try differs: %+v", r)
+		}
+	}
+	if len(keys) != 3 || len(o.pauses) != 2 || o.pauses[1] != 7*time.Second {
+		t.Errorf("keys %v, pauses %v", keys, o.pauses)
+	}
+	// A lost answer stays in doubt, although the last try was only refused.
+	s = serve(t, reply{lose: true}, reply{status: 503, body: refuse("unavailable")})
+	runIdemd(t, "", "call", "charge", "{}", "--key", "k", "--url", s.URL, "--retries", "1", "--new-key-on-retry").
+		want(t, exitUnknown, "", "It is not known whether the call was made")
+}
+
+func TestCallJournal(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "journal")
+	tools := reply{status: 200, body: toolsDoc}
+	absent := reply{status: 404, body: refuse("not_found")}
+	args := []string{"call", "charge", `{"amount": 1.50}`, "--key", "k", "--journal", file, "--url"}
+
+	s := serve(t, tools, reply{lose: true})
+	runIdemd(t, "", append(args, s.URL)...).want(t, exitUnknown, "", "the journal has 1 calls")
+
+	runIdemd(t, "", "call", "charge", `{"amount": 2}`, "--key", "k", "--journal", file, "--url", s.URL).
+		want(t, exitConflict, "", "this key with another request", "the journal has 1 calls")
+
+	s = serve(t, tools, absent, reply{status: 200, body: call("succeeded", "1", "null")})
+	runIdemd(t, "", append(args, s.URL)...).want(t, exitSucceeded, "1\n", "succeeded")
+	asked := s.asked()
+	if len(asked) != 3 || asked[1].line != "GET /v1/tool-calls/by-key" || asked[1].key != "k" ||
+		asked[2].key != "k" || asked[2].body != `{"tool":"charge","args":{"amount": 1.50}}` {
+		t.Errorf("asked %+v", asked)
+	}
+
+	j, err := client.OpenJournal(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	runIdemd(t, "", append(args, s.URL)...).want(t, exitUnavailable, "", "in use by another process")
+	if err := j.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(file, []byte("hello\nworld\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	runIdemd(t, "", append(args, s.URL)...).want(t, exitUsage, "", "damaged")
 }
 
 // One try is one request on the wire, on a connection of its own, since Go

@@ -2,8 +2,9 @@ package main
 
 import (
 	"context"
-	"net/http"
 	"time"
+
+	"github.com/idemd/idemd/client"
 )
 
 type findCmd struct {
@@ -23,5 +24,5 @@ func (c *findCmd) Run(ctx context.Context, con *console) error {
 	}
 	// By header, not by path: a key may hold bytes that servers and proxies
 	// change in a path, and would then be another key.
-	return c.look(ctx, con, question{method: http.MethodGet, path: pathCalls + "/by-key", key: c.Key, wait: c.Wait})
+	return c.look(con, c.Wait, func(of *client.Client) (client.Answer, error) { return of.Find(ctx, c.Key) })
 }

@@ -2,10 +2,11 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
-	"net/http"
 	"time"
 
+	"github.com/idemd/idemd/client"
 	"github.com/idemd/idemd/idem"
 )
 
@@ -21,11 +22,7 @@ func (c *getCmd) Run(ctx context.Context, con *console) error {
 	if err := checkWait(c.Wait); err != nil {
 		return err
 	}
-	path, err := callPath(c.ID)
-	if err != nil {
-		return err
-	}
-	return c.look(ctx, con, question{method: http.MethodGet, path: path, wait: c.Wait})
+	return c.look(con, c.Wait, func(of *client.Client) (client.Answer, error) { return of.Get(ctx, c.ID) })
 }
 
 // callPath is where a call is found. An id that cannot be one is not sent: the
@@ -39,26 +36,33 @@ func callPath(id string) (string, error) {
 }
 
 // look asks for a call, shows it, and exits by its state.
-func (r *remote) look(ctx context.Context, con *console, q question) error {
-	a, err := r.send(ctx, q)
+func (r *remote) look(con *console, wait time.Duration, ask func(*client.Client) (client.Answer, error)) error {
+	p := client.DefaultPolicy()
+	p.Tries, p.Wait = 1, wait
+	of, err := r.client(con, client.Options{Policy: p})
 	if err != nil {
-		return failed(err, exitUnavailable)
+		return err
 	}
+	defer of.Close()
+	a, err := ask(of)
 	if r.JSON {
-		if err := con.writeJSON(a); err != nil {
+		if err := con.writeDocument(a.Body); err != nil {
 			return err
 		}
 	}
-	call := a.call()
-	if call == nil {
-		return a.refused(exitUnavailable)
+	if a.Call == nil {
+		var e *client.Error
+		if !errors.As(err, &e) {
+			return err
+		}
+		return exitOf(e, exitUnavailable)
 	}
 	if !r.JSON {
-		if err := con.writeCall(call); err != nil {
+		if err := con.writeCall(a.Call); err != nil {
 			return err
 		}
 	}
-	return exitQuietly(call.exitCode())
+	return exitQuietly(exitCodeOf(a.Call))
 }
 
 // writeCall writes a call, a member a line; what it does not have is left out.
@@ -83,7 +87,7 @@ func (c *console) writeCall(call *callDoc) error {
 		lines = append(lines, [2]string{"result", string(call.Result)})
 	}
 	if call.Error != nil {
-		lines = append(lines, [2]string{"error", call.Error.String()})
+		lines = append(lines, [2]string{"error", failureText(call.Error)})
 	}
 	for _, l := range lines {
 		if err := c.print("%-8s %s\n", l[0], plain(l[1])); err != nil {

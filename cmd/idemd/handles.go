@@ -3,6 +3,8 @@ package main
 import (
 	"fmt"
 	"syscall"
+
+	"github.com/idemd/idemd/kv"
 )
 
 const (
@@ -10,7 +12,7 @@ const (
 	minHandles = 256
 
 	// storeFiles is what the engine keeps open where there is enough.
-	storeFiles = 1000
+	storeFiles = kv.DefaultOpenFiles
 
 	// otherHandles is for what the engine opens besides (logs, tables being
 	// written, tables that are read while it closes them), for the listener, and

@@ -7,15 +7,15 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net/http"
-	"net/http/httptrace"
 	"net/url"
-	"strconv"
+	"slices"
 	"strings"
-	"sync/atomic"
 	"time"
 	"unicode"
 
+	"github.com/idemd/idemd/client"
 	"github.com/idemd/idemd/idem"
 )
 
@@ -41,9 +41,7 @@ type remote struct {
 // question is one request.
 type question struct {
 	method, path string
-	key          string // Idempotency-Key, where it is not empty
 	accept       string // Accept, where it is not empty
-	wait         time.Duration
 	body         []byte // JSON; nil for none
 }
 
@@ -54,15 +52,11 @@ type answer struct {
 	body   []byte
 }
 
-// errNotSent means that there never was a connection, so that nothing can have
-// happened.
-var errNotSent = errors.New("no connection")
-
-// send makes one request on the wire and reads its answer. The error is
-// errNotSent where it never got there; after any other error nobody knows what
+// send makes one request on the wire and reads its answer. The error matches
+// client.ErrNotSent where it never got there; after any other error nobody knows what
 // the server did.
 func (s *server) send(ctx context.Context, q question) (*answer, error) {
-	ctx, cancel := context.WithTimeout(ctx, s.Timeout+q.wait)
+	ctx, cancel := context.WithTimeout(ctx, s.Timeout)
 	defer cancel()
 	resp, err := s.do(ctx, q)
 	if err != nil {
@@ -83,6 +77,15 @@ func readAnswer(resp *http.Response) (*answer, error) {
 	return &answer{status: resp.StatusCode, header: resp.Header, body: text}, nil
 }
 
+// tellsItsEnd reports whether an answer's body can be told from a part of it:
+// only a length, the end of the transfer coding, or the sum at the end of a
+// compressed body does that.
+func tellsItsEnd(resp *http.Response) bool {
+	return resp.ContentLength >= 0 || resp.Uncompressed || slices.Contains(resp.TransferEncoding, "chunked")
+}
+
+const endUnknown = "the answer does not tell where the ledger ends, so a part of it could not be told from all of it; ask the server directly"
+
 // do makes one request on the wire, until the head of its answer is there. The
 // caller closes the body, and ends the context when it has read it.
 func (s *server) do(ctx context.Context, q question) (*http.Response, error) {
@@ -90,9 +93,6 @@ func (s *server) do(ctx context.Context, q question) (*http.Response, error) {
 	if err != nil {
 		return nil, err
 	}
-	var sent atomic.Bool
-	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{GotConn: func(httptrace.GotConnInfo) { sent.Store(true) }})
-
 	var body io.Reader
 	if q.body != nil {
 		body = bytes.NewReader(q.body)
@@ -101,39 +101,48 @@ func (s *server) do(ctx context.Context, q question) (*http.Response, error) {
 	if err != nil {
 		return nil, exit(exitUsage, "--url: %v", err)
 	}
-	// Go sends a request again by itself when a reused connection turns out to
-	// be dead: one with a body if it can get the body again, one without a body
-	// always. A try that nobody counted would make our answers lies, so there is
-	// no second body and no reused connection.
-	req.GetBody = nil
+	req.Close = true // there is no second request
 	if q.body != nil {
 		req.Header.Set("Content-Type", "application/json")
-	}
-	if q.key != "" {
-		req.Header.Set("Idempotency-Key", q.key)
 	}
 	if q.accept != "" {
 		req.Header.Set("Accept", q.accept)
 	}
-	if q.wait > 0 {
-		seconds := int64((q.wait + time.Second - 1) / time.Second)
-		req.Header.Set("Prefer", "wait="+strconv.FormatInt(seconds, 10))
-	}
-
-	http1 := new(http.Protocols)
-	http1.SetHTTP1(true)
-	client := http.Client{
-		Transport:     &http.Transport{Proxy: http.ProxyFromEnvironment, DisableKeepAlives: true, Protocols: http1},
+	once := http.Client{
+		Transport:     client.NewTransport(),
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}
-	resp, err := client.Do(req)
-	if err != nil {
-		if !sent.Load() {
-			return nil, fmt.Errorf("%w: %w", errNotSent, cause(err))
-		}
+	resp, err := once.Do(req)
+	switch {
+	case errors.Is(err, client.ErrNotSent):
+		return nil, cause(err)
+	case err != nil:
 		return nil, fmt.Errorf("no answer: %w", cause(err))
 	}
 	return resp, nil
+}
+
+// client makes a client of the server. What it has to warn of goes to stderr.
+func (s *server) client(con *console, o client.Options) (*client.Client, error) {
+	base, err := s.base()
+	if err != nil {
+		return nil, err
+	}
+	o.Logger = slog.New(slog.NewTextHandler(con.stderr, &slog.HandlerOptions{
+		Level: slog.LevelWarn,
+		ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
+			if a.Key == slog.TimeKey {
+				return slog.Attr{}
+			}
+			return a
+		},
+	}))
+	o.Policy.Timeout = s.Timeout
+	c, err := client.New(base, o)
+	if err != nil {
+		return nil, exit(exitUsage, "%v", err)
+	}
+	return c, nil
 }
 
 // base checks the server's URL and gives it without a slash at its end.
@@ -150,13 +159,15 @@ func (s *server) base() (string, error) {
 	return strings.TrimRight(u.String(), "/"), nil
 }
 
+const timeIsUp = "the time is up (--timeout, and --wait on top)"
+
 // cause says what stopped a request, without the method and the URL, which the
 // caller knows.
 func cause(err error) error {
 	var u *url.Error
 	switch {
 	case errors.Is(err, context.DeadlineExceeded):
-		return errors.New("the time is up (--timeout, and --wait on top)")
+		return errors.New(timeIsUp)
 	case errors.Is(err, context.Canceled):
 		return errors.New("interrupted")
 	case errors.As(err, &u):
@@ -192,29 +203,10 @@ func message(err error) string {
 }
 
 // callDoc is a call as the server shows it.
-type callDoc struct {
-	CallID     string          `json:"call_id"`
-	Key        string          `json:"idem_key"`
-	Tool       string          `json:"tool"`
-	Status     idem.Status     `json:"status"`
-	Attempt    int             `json:"attempt"`
-	Result     json.RawMessage `json:"result"`
-	Error      *failureDoc     `json:"error"`
-	EffectID   string          `json:"effect_id"`
-	Deliveries int64           `json:"deliveries"`
-	Crashes    int             `json:"crashes"`
-	CreatedAt  string          `json:"created_at"`
-	UpdatedAt  string          `json:"updated_at"`
-	ExpiresAt  *string         `json:"expires_at"`
-}
+type callDoc = client.Call
 
-type failureDoc struct {
-	Code      string `json:"code"`
-	Message   string `json:"message"`
-	Retryable bool   `json:"retryable"`
-}
-
-func (f *failureDoc) String() string {
+// failureText is why a call failed, for people.
+func failureText(f *client.Failure) string {
 	s := plain(f.Code) + ": " + plain(f.Message)
 	if f.Retryable {
 		s += " (the same key may ask again)"
@@ -227,15 +219,11 @@ func (a *answer) call() *callDoc {
 	if a.status != http.StatusOK && a.status != http.StatusAccepted {
 		return nil
 	}
-	var c callDoc
-	if json.Unmarshal(a.body, &c) != nil || c.CallID == "" || !c.Status.Valid() {
-		return nil
-	}
-	return &c
+	return client.ParseCall(a.body)
 }
 
-// exitCode is the exit code of a call's state.
-func (c *callDoc) exitCode() int {
+// exitCodeOf is the exit code of a call's state.
+func exitCodeOf(c *callDoc) int {
 	switch c.Status {
 	case idem.StatusSucceeded:
 		return exitSucceeded
@@ -248,45 +236,35 @@ func (c *callDoc) exitCode() int {
 	}
 }
 
-// refusal is an error document of the server.
-type refusal struct {
-	Code    idem.Code `json:"code"`
-	Message string    `json:"message"`
-	CallID  string    `json:"call_id"`
-}
-
-func (r *refusal) String() string {
-	s := plain(string(r.Code)) + ": " + plain(r.Message)
-	if r.CallID != "" {
-		s += " (call " + plain(r.CallID) + ")"
-	}
-	return s
-}
-
-// refusal reads an error document out of an answer; nil where there is none.
-func (a *answer) refusal() *refusal {
-	var doc struct {
-		Error *refusal `json:"error"`
-	}
-	if a.status < http.StatusBadRequest || json.Unmarshal(a.body, &doc) != nil || doc.Error == nil || doc.Error.Code == "" {
-		return nil
-	}
-	return doc.Error
-}
-
 // refused turns an answer that is not what was asked for into an error. doubt is
 // the exit code where it does not tell whether anything was done.
 func (a *answer) refused(doubt int) *exitError {
-	r := a.refusal()
-	if r == nil {
-		message := fmt.Sprintf("the answer is not idemd's (status %d); check --url", a.status)
-		if a.status >= 300 && a.status < 500 && a.status != http.StatusRequestTimeout {
-			return &exitError{code: exitUsage, message: message}
+	e := &client.Error{Code: client.CodeNotIdemd, Status: a.status, Message: fmt.Sprintf("the answer is not idemd's (status %d)", a.status)}
+	if r := client.ParseRefusal(a.body); r != nil && a.status >= http.StatusBadRequest {
+		e.Code, e.Message, e.CallID = r.Code, r.Message, r.CallID
+	}
+	return exitOf(e, doubt)
+}
+
+// exitOf is the one table of what a request's error means for the exit code, and
+// for people. doubt is the exit code where it does not tell whether anything was
+// done.
+func exitOf(e *client.Error, doubt int) *exitError {
+	message := plain(e.Message)
+	code := doubt
+	switch e.Code {
+	case client.CodeNotSent:
+		return &exitError{code: exitUnavailable, message: message}
+	case client.CodeNoAnswer, client.CodeInterrupted:
+		if errors.Is(e, context.DeadlineExceeded) {
+			message = timeIsUp
 		}
 		return &exitError{code: doubt, message: message}
-	}
-	code := doubt
-	switch r.Code {
+	case client.CodeNotIdemd:
+		if e.Status >= 300 && e.Status < 500 && e.Status != http.StatusRequestTimeout {
+			code = exitUsage
+		}
+		return &exitError{code: code, message: message + "; check --url"}
 	case idem.CodeConflict, idem.CodeNotHeld:
 		code = exitConflict
 	case idem.CodeNotFound, idem.CodeKeyExpired:
@@ -296,33 +274,18 @@ func (a *answer) refused(doubt int) *exitError {
 	case idem.CodeUnavailable, idem.CodeInsufficientStorage:
 		code = exitUnavailable
 	default:
-		if a.status < http.StatusInternalServerError {
+		if e.Status < http.StatusInternalServerError {
 			code = exitUsage
 		}
 	}
-	return &exitError{code: code, message: r.String()}
-}
-
-// held reports whether the answer is that the call is held: asking again gives
-// the same.
-func (a *answer) held() bool {
-	if a == nil {
-		return false
+	if e.Status == 0 { // not the server's word, but the client's
+		return &exitError{code: code, message: message}
 	}
-	r := a.refusal()
-	return r != nil && r.Code == idem.CodeOutcomeUnknown
-}
-
-// retryAfter is what the server asks for; 0 where it says nothing.
-func (a *answer) retryAfter() time.Duration {
-	if a == nil {
-		return 0
+	message = plain(string(e.Code)) + ": " + message
+	if e.CallID != "" {
+		message += " (call " + plain(e.CallID) + ")"
 	}
-	s, err := strconv.ParseUint(a.header.Get("Retry-After"), 10, 16)
-	if err != nil {
-		return 0
-	}
-	return time.Duration(s) * time.Second
+	return &exitError{code: code, message: message}
 }
 
 // failed turns a request that brought nothing into an error. doubt is the exit
@@ -332,18 +295,20 @@ func failed(err error, doubt int) *exitError {
 	if errors.As(err, &e) {
 		return e
 	}
-	if errors.Is(err, errNotSent) {
+	if errors.Is(err, client.ErrNotSent) {
 		doubt = exitUnavailable
 	}
 	return &exitError{code: doubt, message: err.Error()}
 }
 
 // writeJSON writes the document of an answer, if it is one, as it came.
-func (c *console) writeJSON(a *answer) error {
-	if a == nil || !json.Valid(a.body) {
+func (c *console) writeJSON(a *answer) error { return c.writeDocument(a.body) }
+
+func (c *console) writeDocument(body []byte) error {
+	if !json.Valid(body) {
 		return nil
 	}
-	return c.print("%s\n", bytes.TrimRight(a.body, "\n"))
+	return c.print("%s\n", bytes.TrimRight(body, "\n"))
 }
 
 // plain makes text from a server fit for a terminal.

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"strconv"
 	"strings"
 	"time"
 
@@ -24,7 +23,7 @@ type inspectCmd struct {
 func (*inspectCmd) Help() string {
 	return `Reads the whole store, counts what is in it, and checks what must be true of it at any time. It changes nothing, and does not start anything that is pending. The server must be stopped: copy the directory of a stopped one if it has to go on.
 
-Exit codes: 0 the store is sound, 1 it is not, or its files cannot be read, 2 there is no store, or one of a newer release, 75 the directory is in use.`
+Exit codes: 0 the store is sound, 1 it is not, or its files cannot be read, 2 there is no store, or one of a newer release, 7 it was interrupted, 74 stdout cannot be written, 75 the directory is in use.`
 }
 
 // inspectDoc is the report as JSON, with the members of /stats where they mean
@@ -87,14 +86,6 @@ func (c *inspectCmd) Run(ctx context.Context, con *console) error {
 	return nil
 }
 
-// attemptName names a bucket of the distribution of attempts, as /stats does.
-func attemptName(i int) string {
-	if i == idem.AttemptBuckets-1 {
-		return strconv.Itoa(i) + "+"
-	}
-	return strconv.Itoa(i)
-}
-
 func (c *console) writeInspection(r *kv.Report) error {
 	doc := inspectDoc{
 		Layout: r.Layout, Calls: r.Totals.Calls, Effects: r.Totals.Effects,
@@ -110,7 +101,7 @@ func (c *console) writeInspection(r *kv.Report) error {
 	}
 	for i, n := range r.Totals.Attempts {
 		if i > 0 || n > 0 {
-			doc.Attempts[attemptName(i)] = n
+			doc.Attempts[idem.AttemptBucket(i)] = n
 		}
 	}
 	for _, check := range r.Checks {
@@ -134,7 +125,7 @@ func (c *console) printInspection(r *kv.Report) error {
 	}
 	for i, n := range r.Totals.Attempts {
 		if n != 0 {
-			attempts = append(attempts, fmt.Sprintf("%s=%d", attemptName(i), n))
+			attempts = append(attempts, fmt.Sprintf("%s=%d", idem.AttemptBucket(i), n))
 		}
 	}
 	if !r.CreatedAt.IsZero() {

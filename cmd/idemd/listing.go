@@ -179,6 +179,9 @@ func (l *listing) stream(ctx context.Context, path string, emit func(raw []byte)
 	if resp.Header.Get("Content-Type") != mediaLines {
 		return errStranger
 	}
+	if !tellsItsEnd(resp) {
+		return exit(exitUnavailable, "%s", endUnknown)
+	}
 	patience.Stop()
 	body := bufio.NewReaderSize(patientReader{resp.Body, patience, l.Timeout}, piece)
 	for pending := 0; ; {

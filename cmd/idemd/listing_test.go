@@ -238,6 +238,15 @@ func TestEffectsBrokenStream(t *testing.T) {
 			w.WriteHeader(http.StatusServiceUnavailable)
 			_, _ = io.WriteString(w, refuse("unavailable"))
 		}, exitUnavailable, 0, "unavailable: the words"},
+		{"without a length and without chunks", func(w http.ResponseWriter, _ *http.Request) {
+			c, buf, err := http.NewResponseController(w).Hijack()
+			if err != nil {
+				panic(err)
+			}
+			_, _ = buf.WriteString("HTTP/1.0 200 OK\r\nContent-Type: " + mediaLines + "\r\n\r\n" + row + "\n")
+			_ = buf.Flush()
+			_ = c.Close()
+		}, exitUnavailable, 0, "does not tell where the ledger ends"},
 		{"nothing", func(http.ResponseWriter, *http.Request) {}, 0, 0, "nothing to show"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

@@ -17,7 +17,7 @@ import (
 
 const description = `An idempotent tool-call backend: one key, one call, one effect.
 
-Flags can also be given in the environment, as IDEMD_ and the name: IDEMD_URL, IDEMD_DATA, IDEMD_TOOL_TIMEOUT. Not from there come call's --key, all that resolve decides by (--outcome, --by, --note, --result, --error), and list's --client-id.
+Flags can also be given in the environment, as IDEMD_ and the name: IDEMD_URL, IDEMD_DATA, IDEMD_TOOL_TIMEOUT. Not from there come call's --key, --key-from and --new-key-on-retry, all that resolve decides by (--outcome, --by, --note, --result, --error), list's --client-id, reconcile's --where, check-history's --no-effect and --skew, and the flags of probe and proxy.
 
 Data goes to stdout, words go to stderr. Exit codes of the client commands:
 
@@ -31,21 +31,25 @@ Data goes to stdout, words go to stderr. Exit codes of the client commands:
   7  unavailable; nothing was recorded
   74 stdout cannot be written
 
-call, get and find exit by the state of the call that they show; resolve exits with 0 once the call is decided. inspect has codes of its own.`
+call, get and find exit by the state of the call that they show; resolve exits with 0 once the call is decided. inspect, reconcile, check-history and probe have codes of their own.`
 
 type cli struct {
-	Serve   serveCmd   `cmd:"" help:"Run the server."`
-	Call    callCmd    `cmd:"" help:"Call a tool, once, whatever happens on the way."`
-	Get     getCmd     `cmd:"" help:"Show a call by its id."`
-	Find    findCmd    `cmd:"" help:"Show a call by its key: what to ask after a lost answer."`
-	List    listCmd    `cmd:"" help:"List calls, newest first."`
-	Audit   auditCmd   `cmd:"" help:"Show what happened to a call."`
-	Effects effectsCmd `cmd:"" help:"Show the ledger: what really happened."`
-	Stats   statsCmd   `cmd:"" help:"Show the server's counts, and what looks wrong in them."`
-	Health  healthCmd  `cmd:"" help:"Ask whether the server lives and accepts calls."`
-	Resolve resolveCmd `cmd:"" help:"Decide a held call."`
-	Inspect inspectCmd `cmd:"" help:"Check the store of a server that is stopped."`
-	Version versionCmd `cmd:"" help:"Show the version of this program."`
+	Serve        serveCmd        `cmd:"" help:"Run the server."`
+	Call         callCmd         `cmd:"" help:"Call a tool, once, whatever happens on the way."`
+	Get          getCmd          `cmd:"" help:"Show a call by its id."`
+	Find         findCmd         `cmd:"" help:"Show a call by its key: what to ask after a lost answer."`
+	List         listCmd         `cmd:"" help:"List calls, newest first."`
+	Audit        auditCmd        `cmd:"" help:"Show what happened to a call."`
+	Effects      effectsCmd      `cmd:"" help:"Show the ledger: what really happened."`
+	Stats        statsCmd        `cmd:"" help:"Show the server's counts, and what looks wrong in them."`
+	Health       healthCmd       `cmd:"" help:"Ask whether the server lives and accepts calls."`
+	Resolve      resolveCmd      `cmd:"" help:"Decide a held call."`
+	Inspect      inspectCmd      `cmd:"" help:"Check the store of a server that is stopped."`
+	Reconcile    reconcileCmd    `cmd:"" help:"Compare what was to happen with a ledger of what did."`
+	CheckHistory checkHistoryCmd `cmd:"" name:"check-history" help:"Prove from logs, ledger and audit trails that nothing went wrong."`
+	Proxy        proxyCmd        `cmd:"" help:"Stand before a service and break exchanges on purpose."`
+	Probe        probeCmd        `cmd:"" help:"Prove it, on ledgers: run scenarios against wrong policies, idemd itself, or a target."`
+	Version      versionCmd      `cmd:"" help:"Show the version of this program."`
 }
 
 // console is where a command reads and writes.
@@ -91,6 +95,7 @@ func (c *console) run(ctx context.Context, args []string) (code int) {
 		kong.Name("idemd"),
 		kong.Description(description),
 		kong.DefaultEnvars("IDEMD"),
+		serveDefaults(),
 		kong.Writers(out, c.stderr),
 		kong.ConfigureHelp(kong.HelpOptions{Compact: true, NoExpandSubcommands: true, NoAppDescFormat: true}),
 		// kong goes on after Exit as if it had not been called.

@@ -11,8 +11,12 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"strconv"
+	"strings"
 	"syscall"
 	"time"
+
+	"github.com/alecthomas/kong"
 
 	"github.com/idemd/idemd/httpapi"
 	"github.com/idemd/idemd/idem"
@@ -21,11 +25,9 @@ import (
 	"github.com/idemd/idemd/tool"
 )
 
-// Exit codes of serve, besides 0 and exitUsage.
-const (
-	exitUntrusted = 70 // the store can no longer be trusted to write
-	exitInUse     = 75 // the data directory is in use by another process
-)
+// exitInUse is the exit code of serve, besides those of client commands and
+// kv.ExitUntrusted, where another process has the data directory.
+const exitInUse = 75
 
 // closingTime is what requests under way have to get their answers out once the
 // runner has stopped.
@@ -35,19 +37,44 @@ const closingTime = 5 * time.Second
 type serveCmd struct {
 	Data            string        `default:"./idemd-data" placeholder:"DIR" help:"Data directory; made where it is missing, owned by one process at a time."`
 	Listen          string        `default:"127.0.0.1:8081" placeholder:"ADDR" help:"Address to listen on; port 0 picks one."`
-	Workers         int           `default:"16" help:"Calls that run at once. Too low: calls queue behind slow tools. Too high: more calls in doubt after a crash."`
-	Queue           int           `default:"100000" help:"Accepted calls that may wait for a worker; more are refused with 503."`
-	MaxInFlight     int           `default:"4096" help:"Requests worked on at once; more are refused with 503, and above half of it waits are not honoured."`
-	Lease           time.Duration `default:"30s" help:"How long a running call stays its worker's without renewal (100ms to 24h)."`
-	ToolTimeout     time.Duration `default:"30s" help:"Ends an attempt of a tool that names no time-out of its own. Too low turns slow successes into doubt."`
-	Window          time.Duration `default:"24h" help:"How long a key is remembered after its call has ended. Must exceed the longest span over which a client retries."`
-	MaxCrashes      int           `default:"3" help:"Deaths of the process that a running call may be part of before it is stopped (at least 2)."`
+	Workers         int           `default:"${workers}" help:"Calls that run at once. Too low: calls queue behind slow tools. Too high: more calls in doubt after a crash."`
+	Queue           int           `default:"${queue}" help:"Accepted calls that may wait for a worker; more are refused with 503."`
+	MaxInFlight     int           `default:"${max_in_flight}" help:"Requests worked on at once; more are refused with 503, and above half of it waits are not honoured."`
+	Lease           time.Duration `default:"${lease}" help:"How long a running call stays its worker's without renewal (100ms to 24h)."`
+	ToolTimeout     time.Duration `default:"${tool_timeout}" help:"Ends an attempt of a tool that names no time-out of its own. Too low turns slow successes into doubt."`
+	Window          time.Duration `default:"${window}" help:"How long a key is remembered after its call has ended. Must exceed the longest span over which a client retries."`
+	MaxCrashes      int           `default:"${max_crashes}" help:"Deaths of the process that a running call may be part of before it is stopped (at least 2)."`
 	ShutdownTimeout time.Duration `default:"30s" help:"How long a stop waits for running calls before it gives them back."`
 	NoSamples       bool          `help:"Leave the sample tools out."`
 	Chaos           bool          `help:"Allow faults on purpose (Idemd-Chaos header, ext_* tools). Never in production."`
 	Insecure        bool          `help:"Allow a listener that is not loopback although nothing asks callers who they are."`
 	LogLevel        slog.Level    `default:"info" placeholder:"LEVEL" help:"debug, info, warn or error."`
 	LogFormat       string        `default:"auto" enum:"auto,text,json" help:"auto is text on a terminal, else json."`
+}
+
+// serveDefaults are the defaults that others know as well, each from its one
+// home.
+func serveDefaults() kong.Vars {
+	return kong.Vars{
+		"workers":       strconv.Itoa(runner.DefaultWorkers),
+		"queue":         strconv.Itoa(runner.DefaultQueue),
+		"max_in_flight": strconv.Itoa(httpapi.DefaultMaxInFlight),
+		"lease":         flagText(runner.DefaultLease),
+		"tool_timeout":  flagText(runner.DefaultToolTimeout),
+		"window":        flagText(runner.DefaultWindow),
+		"max_crashes":   strconv.Itoa(runner.DefaultMaxCrashes),
+	}
+}
+
+// flagText writes a duration as people do: 24h, not 24h0m0s.
+func flagText(d time.Duration) string {
+	s := d.String()
+	for _, zeros := range []string{"m0s", "h0m"} {
+		if strings.HasSuffix(s, zeros) {
+			s = s[:len(s)-len("0s")]
+		}
+	}
+	return s
 }
 
 // Help is shown by idemd serve --help.
@@ -81,15 +108,19 @@ func (c *serveCmd) Validate() error {
 // positive refuses zeros, which elsewhere mean a default.
 func (c *serveCmd) positive() error {
 	var faults []error
-	for name, bad := range map[string]bool{
-		"--workers": c.Workers <= 0, "--queue": c.Queue <= 0, "--max-in-flight": c.MaxInFlight <= 0,
-		"--lease": c.Lease <= 0, "--tool-timeout": c.ToolTimeout <= 0, "--window": c.Window <= 0,
-		"--max-crashes": c.MaxCrashes <= 0, "--shutdown-timeout": c.ShutdownTimeout < 0,
-	} {
-		if bad {
-			faults = append(faults, fmt.Errorf("%s must be positive", name))
+	want := func(ok bool, flag, what string) {
+		if !ok {
+			faults = append(faults, fmt.Errorf("%s must %s", flag, what))
 		}
 	}
+	want(c.Workers > 0, "--workers", "be positive")
+	want(c.Queue > 0, "--queue", "be positive")
+	want(c.MaxInFlight > 0, "--max-in-flight", "be positive")
+	want(c.Lease > 0, "--lease", "be positive")
+	want(c.ToolTimeout > 0, "--tool-timeout", "be positive")
+	want(c.Window > 0, "--window", "be positive")
+	want(c.MaxCrashes > 0, "--max-crashes", "be positive")
+	want(c.ShutdownTimeout >= 0, "--shutdown-timeout", "not be negative")
 	return errors.Join(faults...)
 }
 
@@ -257,7 +288,7 @@ func (c *serveCmd) serve(ctx context.Context, con *console, log *slog.Logger, di
 	timeout, cancel := context.WithTimeout(context.WithoutCancel(ctx), c.ShutdownTimeout)
 	defer cancel()
 	if err := d.stop(timeout); err != nil {
-		return exit(exitUntrusted, "stopping: %v", err)
+		return exit(kv.ExitUntrusted, "stopping: %v", err)
 	}
 	if err := <-d.served; err != nil {
 		return err

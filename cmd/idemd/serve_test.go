@@ -5,11 +5,18 @@ import (
 	"io"
 	"io/fs"
 	"math"
+	"os"
 	"os/signal"
 	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
+	"time"
+
+	"github.com/alecthomas/kong"
+
+	"github.com/idemd/idemd/httpapi"
+	"github.com/idemd/idemd/runner"
 )
 
 func TestShareHandles(t *testing.T) {
@@ -167,4 +174,104 @@ func TestServeWithAStuckReader(t *testing.T) {
 		t.Errorf("exit code %d", code)
 	}
 	_ = r.Close()
+}
+
+// serveFlags are the flags of serve, as its help shows them.
+func serveFlags(t *testing.T) map[string]*kong.Flag {
+	t.Helper()
+	for _, n := range mustKong(t, &cli{}).Model.Children {
+		if n.Name == "serve" {
+			flags := make(map[string]*kong.Flag)
+			for _, f := range n.Flags {
+				flags["--"+f.Name] = f
+			}
+			return flags
+		}
+	}
+	t.Fatal("there is no serve")
+	return nil
+}
+
+// What the flags say is what the packages do without being told, and what the
+// README says.
+func TestServeDefaults(t *testing.T) {
+	var c serveCmd
+	if _, err := mustKong(t, &c).Parse(nil); err != nil {
+		t.Fatal(err)
+	}
+	if c.Workers != runner.DefaultWorkers || c.Queue != runner.DefaultQueue || c.MaxInFlight != httpapi.DefaultMaxInFlight ||
+		c.Lease != runner.DefaultLease || c.ToolTimeout != runner.DefaultToolTimeout || c.Window != runner.DefaultWindow ||
+		c.MaxCrashes != runner.DefaultMaxCrashes {
+		t.Errorf("got %+v", c)
+	}
+
+	readme, err := os.ReadFile("../../README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	flags, found := serveFlags(t), 0
+	for line := range strings.Lines(string(readme)) {
+		cells := strings.Split(line, "|")
+		if len(cells) < 4 || !strings.HasPrefix(cells[1], " `--") {
+			continue
+		}
+		said := strings.Split(cells[2], ",")
+		for i, name := range strings.Split(cells[1], ",") {
+			name = strings.Trim(name, " `")
+			f := flags[name]
+			if f == nil {
+				t.Errorf("the README has %s, serve has not", name)
+				continue
+			}
+			found++
+			want := f.Default
+			if f.IsBool() {
+				want = "off"
+			}
+			if got := strings.Trim(said[min(i, len(said)-1)], " `"); got != want {
+				t.Errorf("%s: the README says %q, the default is %q", name, got, want)
+			}
+		}
+	}
+	if found < len(flags)-2 { // help is one of serve's flags too
+		t.Errorf("the README has %d of %d flags", found, len(flags))
+	}
+}
+
+func mustKong(t *testing.T, grammar any) *kong.Kong {
+	t.Helper()
+	k, err := kong.New(grammar, serveDefaults())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return k
+}
+
+func TestFlagText(t *testing.T) {
+	for d, want := range map[time.Duration]string{
+		24 * time.Hour: "24h", 30 * time.Second: "30s", 90 * time.Minute: "1h30m", 10 * time.Minute: "10m",
+		100 * time.Millisecond: "100ms", time.Hour + 10*time.Second: "1h0m10s", 0: "0s", 100 * time.Minute: "1h40m",
+	} {
+		if got := flagText(d); got != want {
+			t.Errorf("%v: got %s, want %s", d, got, want)
+		}
+	}
+}
+
+// All faults, in the order of the flags, every time.
+func TestServeRefusesZeros(t *testing.T) {
+	c := serveCmd{Listen: "127.0.0.1:0", Data: "d", ShutdownTimeout: -1}
+	const want = "--workers must be positive\n--queue must be positive\n--max-in-flight must be positive\n--lease must be positive\n" +
+		"--tool-timeout must be positive\n--window must be positive\n--max-crashes must be positive\n--shutdown-timeout must not be negative"
+	for range 8 {
+		if err := c.Validate(); err == nil || err.Error() != want {
+			t.Fatalf("got %v", err)
+		}
+	}
+	c = serveCmd{
+		Listen: "127.0.0.1:0", Data: "d", Workers: 1, Queue: 1, MaxInFlight: 1, Lease: time.Second, ToolTimeout: 1e9, Window: 1e9, MaxCrashes: 2,
+	}
+	if err := c.Validate(); err != nil {
+		t.Errorf("a stop that waits for nothing: %v", err)
+	}
 }

@@ -1,0 +1,86 @@
+//go:build unix
+
+package e2e
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+const faultScript = "../../../scripts/fault_inject.sh"
+
+// runScript runs the script that injects faults, on a program, and returns what it
+// said and its exit code. Nothing that it made is left.
+func runScript(t *testing.T, program string, args ...string) (string, int) {
+	t.Helper()
+	dir := t.TempDir()
+	cmd := exec.CommandContext(t.Context(), "bash", append([]string{faultScript}, args...)...)
+	cmd.Env = append(os.Environ(), "IDEMD="+program, "TMPDIR="+dir)
+	out, err := cmd.CombinedOutput()
+	if err != nil && cmd.ProcessState == nil {
+		t.Fatalf("bash and curl are needed: %v", err)
+	}
+	left, err := os.ReadDir(dir)
+	if err != nil || len(left) > 0 {
+		t.Errorf("it left %v, %v", left, err)
+	}
+	return string(out), cmd.ProcessState.ExitCode()
+}
+
+// The script shows the evidence for every fault and agrees with it.
+func TestFaultScript(t *testing.T) {
+	t.Parallel()
+	for fault, want := range map[string][]string{
+		"--drop-response": {"status 000, replayed: \n", "status 200, replayed: true", "the ledger is clean", "attempts       1=1", "succeeded"},
+		"--crash":         {"before_commit=exit", "expected    6", "the ledger is clean", "duplicates  0"},
+		"--concurrent":    {"status 200, replayed: false", "deliveries     20", "the ledger is clean"},
+	} {
+		t.Run(fault, func(t *testing.T) {
+			t.Parallel()
+			out, code := runScript(t, binary, fault)
+			if code != 0 {
+				t.Errorf("exit code %d", code)
+			}
+			for _, s := range append(want, "all as it should be") {
+				if !strings.Contains(out, s) {
+					t.Errorf("it does not say %q", s)
+				}
+			}
+			if t.Failed() {
+				t.Log(out)
+			}
+		})
+	}
+}
+
+// A ledger that is not clean is not called so.
+func TestFaultScriptCanFail(t *testing.T) {
+	t.Parallel()
+	wrong := filepath.Join(t.TempDir(), "idemd")
+	text := fmt.Sprintf("#!/bin/sh\n[ \"$1\" = reconcile ] && exit 1\nexec %s \"$@\"\n", binary)
+	if err := os.WriteFile(wrong, []byte(text), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if out, code := runScript(t, wrong, "--concurrent"); code != 1 || !strings.Contains(out, "NOT as it should be") {
+		t.Errorf("exit code %d\n%s", code, out)
+	}
+}
+
+// A dry run starts nothing and needs nothing.
+func TestFaultScriptDryRun(t *testing.T) {
+	t.Parallel()
+	out, code := runScript(t, "/no/such/program", "--dry-run")
+	if code != 0 || !strings.Contains(out, "curl") || strings.Contains(out, "status 200, ") {
+		t.Errorf("exit code %d\n%s", code, out)
+	}
+	if out, code := runScript(t, "/no/such/program"); code != 3 {
+		t.Errorf("without the program: exit code %d\n%s", code, out)
+	}
+	if out, code := runScript(t, binary, "--no-such-fault"); code != 2 {
+		t.Errorf("an unknown fault: exit code %d\n%s", code, out)
+	}
+}
