@@ -95,16 +95,17 @@ func (x *exchange) keyFromHeader() (idem.Key, error) {
 	case 0:
 		return idem.Key{}, idem.ErrMissingKey
 	case 1:
-		return x.echoKey(lines[0])
+		return x.echoKey(lines)
 	default:
 		return idem.Key{}, badRequest("there must be one Idempotency-Key header, not %d", len(lines))
 	}
 }
 
-func (x *exchange) echoKey(received string) (idem.Key, error) {
-	key, err := idem.ParseKey(x.namespace(), received)
+// echoKey parses a key, in a slice of one, which the answer's header takes over.
+func (x *exchange) echoKey(received []string) (idem.Key, error) {
+	key, err := idem.ParseKey(x.namespace(), received[0])
 	if err == nil {
-		x.w.Header()["Idempotency-Key"] = []string{received}
+		x.w.Header()["Idempotency-Key"] = received
 	}
 	return key, err
 }

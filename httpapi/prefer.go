@@ -20,9 +20,25 @@ func (x *exchange) wait() time.Duration {
 		return 0
 	}
 	seconds = min(seconds, int64(x.s.o.MaxWait/time.Second))
-	x.w.Header()["Preference-Applied"] = []string{"wait=" + strconv.FormatInt(seconds, 10)}
+	x.w.Header()["Preference-Applied"] = waitApplied(seconds)
 	return time.Duration(seconds) * time.Second
 }
+
+// waitApplied is the value that promises a wait. Those of the first minute are
+// shared: nearly every request has one.
+func waitApplied(seconds int64) []string {
+	if seconds < int64(len(waitsApplied)) {
+		return waitsApplied[seconds]
+	}
+	return []string{"wait=" + strconv.FormatInt(seconds, 10)}
+}
+
+var waitsApplied = func() (all [61][]string) {
+	for i := range all {
+		all[i] = []string{"wait=" + strconv.Itoa(i)}
+	}
+	return all
+}()
 
 // preferWait reads the seconds of the preference "wait" (RFC 7240). Preferences
 // that are unknown or cannot be read are ignored; of several instances the

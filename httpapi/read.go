@@ -33,7 +33,7 @@ func (s *Server) callByPath(x *exchange) (answer, error) {
 	if x.r.URL.RawQuery != "" || x.r.URL.ForceQuery {
 		return x.byKey(idem.Key{}, errQuery)
 	}
-	key, err := x.echoKey(name)
+	key, err := x.echoKey([]string{name})
 	return x.byKey(key, err)
 }
 

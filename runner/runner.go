@@ -44,7 +44,7 @@ type Runner struct {
 	now      func() time.Time
 	exit     func()
 	hooks    Hooks
-	boot     string
+	owners   []string // by worker
 	since    time.Time
 
 	ids     mint
@@ -91,7 +91,9 @@ func New(store idem.Store, o Options) (*Runner, error) {
 	}
 	var b [8]byte
 	_, _ = rand.Read(b[:])
-	r.boot = "b_" + hex.EncodeToString(b[:])
+	for worker := range r.settings.Workers + 1 {
+		r.owners = append(r.owners, idem.Owner("b_"+hex.EncodeToString(b[:]), strconv.Itoa(worker)))
+	}
 	r.since = r.now()
 	r.ids.now = r.now
 	r.counts.byTool = make(map[string]idem.Counts)
@@ -176,7 +178,7 @@ func (r *Runner) terms() idem.Terms {
 // wall is the wall clock as it is stored: UTC, to the millisecond.
 func (r *Runner) wall() time.Time { return r.now().UTC().Truncate(time.Millisecond) }
 
-func (r *Runner) owner(worker int) string { return idem.Owner(r.boot, strconv.Itoa(worker)) }
+func (r *Runner) owner(worker int) string { return r.owners[worker] }
 
 // claimTerms are the terms under which a worker claims.
 func (r *Runner) claimTerms(tool string, worker int) idem.ClaimTerms {

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"runtime/debug"
-	"sync"
 	"time"
 
 	"github.com/idemd/idemd/idem"
@@ -22,10 +21,7 @@ import (
 func (r *Runner) Submit(ctx context.Context, s idem.Submission) (idem.Answer, error) {
 	began := time.Now()
 	sub := &submission{r: r, Submission: s, tool: r.tools[s.Request.Tool], rider: newRider(s.Fault)}
-	sub.f = r.flights.enter(s.Request.Key)
-	defer r.flights.leave(sub.f)
-
-	defer sub.forgetEnds()
+	defer sub.leave()
 	ch, err := sub.decide()
 	if err != nil {
 		sub.countRefusal(ch, err)
@@ -60,9 +56,11 @@ type submission struct {
 	idem.Submission
 	r     *Runner
 	tool  *idem.Tool // nil where the configuration does not know it
-	f     *flight
+	f     *flight    // nil until it is needed
 	rider *rider
-	check func() error
+
+	checked  bool  // whether check has been asked,
+	checkErr error // and what it said
 
 	id        idem.CallID // of the call, should it be new; zero until that is likely
 	createdAt time.Time
@@ -74,11 +72,11 @@ type submission struct {
 // decide commits what the request leads to and starts what it is to start.
 func (s *submission) decide() (idem.Change, error) {
 	r := s.r
-	s.check = sync.OnceValue(s.validate)
 	cur, ch, done, err := s.look()
 	if done {
 		return ch, err
 	}
+	s.f = r.flights.enter(s.Request.Key)
 	if s.Wait > 0 && s.tool != nil && s.tool.Effects == idem.EffectsLocal {
 		if r.flights.lead(s.f, s.Wait) {
 			defer r.flights.decided(s.f)
@@ -100,7 +98,7 @@ func (s *submission) decide() (idem.Change, error) {
 // no look under the key's lock, and its answer no room. Otherwise it returns the
 // call as it is, nil where there is none.
 func (s *submission) look() (cur *idem.Call, ch idem.Change, done bool, err error) {
-	c, err := s.r.store.CallByKey(s.ctx(), s.f.key)
+	c, err := s.r.store.CallByKey(s.ctx(), s.Request.Key)
 	switch {
 	case err != nil: // also one that is not ErrNotFound: the change will have it, too
 		return nil, idem.Change{}, false, nil
@@ -160,16 +158,20 @@ func (s *submission) mint() {
 }
 
 // waitForEnds puts the waiter up of a request that waits, before the decision
-// after which ends may be told; forgetEnds takes it down.
+// after which ends may be told; leave takes it down.
 func (s *submission) waitForEnds() {
 	if s.Wait > 0 {
 		s.waiter = s.r.flights.wait(s.f, true)
 	}
 }
 
-func (s *submission) forgetEnds() {
+// leave lets go of what the request holds in memory.
+func (s *submission) leave() {
 	if s.waiter != nil {
 		s.r.flights.takeDown(s.f, s.waiter)
+	}
+	if s.f != nil {
+		s.r.flights.leave(s.f)
 	}
 }
 
@@ -211,7 +213,15 @@ func (s *submission) claim(worker int) idem.Transition {
 	}
 }
 
-// validate says whether the request may make a new call.
+// check says whether the request may make a new call. It is asked more than once,
+// and validates once.
+func (s *submission) check() error {
+	if !s.checked {
+		s.checked, s.checkErr = true, s.validate()
+	}
+	return s.checkErr
+}
+
 func (s *submission) validate() (err error) {
 	if s.tool == nil {
 		return idem.Errorf(idem.CodeBadRequest, "unknown tool")
