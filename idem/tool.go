@@ -73,6 +73,12 @@ type Tool struct {
 	// slow successes into doubt, too high keeps a worker on a dead peer.
 	Timeout time.Duration
 
+	// Instant promises that Invoke only computes: it waits for nothing, ends soon
+	// for all args that Check accepts, and never ends its goroutine. It is then
+	// run without a goroutine and a time-out of its own. Only for EffectsLocal.
+	// Where the promise is broken, the request or the worker hangs with the tool.
+	Instant bool
+
 	// Settle is how long after a dispatch a verification's "not found" is not
 	// believed yet, since downstream may still be at work. Zero means twice the
 	// time-out. Only for RerunVerify.
@@ -115,6 +121,9 @@ func (t *Tool) Validate() error {
 	}
 	if (t.Rerun == RerunVerify) != (t.Verify != nil) {
 		return fmt.Errorf("idem: tool %s: a way to verify and rerun %q go together", t.Name, RerunVerify)
+	}
+	if t.Instant && t.Effects != EffectsLocal {
+		return fmt.Errorf("idem: tool %s: only a tool with effects %q can be instant", t.Name, EffectsLocal)
 	}
 	if t.Timeout < 0 || t.Settle < 0 {
 		return fmt.Errorf("idem: tool %s: negative duration", t.Name)

@@ -75,8 +75,7 @@ func (a *attempt) claimAndSettle(d idem.Due, terms idem.ClaimTerms) (idem.Change
 		return idem.Change{}, err
 	}
 	lease := idem.Lease{CallID: d.ID, Owner: terms.Owner, Attempt: d.Attempt + 1}
-	w := r.start(a.tool, invocation(d.ID, lease.Attempt, call.Args))
-	out, quick := w.quick(patience)
+	w, out, quick := r.try(a.tool, invocation(d.ID, lease.Attempt, call.Args), patience)
 	if !quick {
 		a.work = w
 		return a.claim(d, terms)

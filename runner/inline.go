@@ -41,8 +41,7 @@ func (s *submission) inline(cur *idem.Call) (ch idem.Change, ok bool, err error)
 		return idem.Change{}, false, nil
 	}
 	defer r.room.leave()
-	w := r.start(s.tool, inv)
-	out, quick := w.quick(s.Wait)
+	w, out, quick := r.try(s.tool, inv, s.Wait)
 	if !quick {
 		s.work = w
 		return idem.Change{}, false, nil

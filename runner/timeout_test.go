@@ -344,3 +344,42 @@ func TestDroppedToolIsCounted(t *testing.T) {
 		equal(t, "given up", w.r.Memory().Deaf, 0)
 	})
 }
+
+// An instant tool is run without a goroutine or a time-out of its own, whichever
+// way its call comes, and what it gives or does is settled like any other's.
+func TestInstantTool(t *testing.T) {
+	for _, way := range []string{"waiting", "queued"} {
+		for _, tt := range []struct {
+			name  string
+			does  act
+			stand string
+		}{
+			{"succeeds", succeed, "succeeded 1"},
+			{"fails", fails(true), "failed 1 tool_failed retryable"},
+			{"panics", panics, "failed 1 tool_panic"},
+			{"gives something that is not JSON", notJSON, "failed 1 tool_failed retryable"},
+		} {
+			t.Run(way+"/"+tt.name, func(t *testing.T) {
+				bubble(t, func(t *testing.T, w *world) {
+					w.local.Instant = true
+					timed := false
+					w.local.does(func(ctx context.Context, inv idem.Invocation) (idem.Result, error) {
+						_, timed = ctx.Deadline()
+						return tt.does(ctx, inv)
+					})
+					wait := long
+					if way == "queued" {
+						w.occupy(time.Second)
+						wait = 0
+					}
+					w.answer(intent{"k", w.local, ""}, wait)
+					time.Sleep(2 * time.Second)
+					w.want("k", tt.stand)
+					if timed {
+						t.Error("it has a time-out")
+					}
+				}, workers(1))
+			})
+		}
+	}
+}

@@ -37,6 +37,17 @@ func (r *Runner) start(tool *idem.Tool, inv idem.Invocation) *work {
 // ordinary way can go on with what runs already.
 const patience = 250 * time.Millisecond
 
+// try runs a local tool for a commit that is to begin and end its call, and waits
+// for it at most for d. Where that is not enough, the work goes on.
+func (r *Runner) try(tool *idem.Tool, inv idem.Invocation, d time.Duration) (w *work, out outcome, quick bool) {
+	if tool.Instant {
+		return nil, r.invoke(context.Background(), tool, inv), true
+	}
+	w = r.start(tool, inv)
+	out, quick = w.quick(d)
+	return w, out, quick
+}
+
 // quick waits for work that may be quick, and reports whether it was.
 func (w *work) quick(d time.Duration) (outcome, bool) {
 	timer := time.NewTimer(min(d, patience))

@@ -27,6 +27,7 @@ func charge() *idem.Tool {
 		Description: "Sample: charge an amount once and give a receipt.",
 		Effects:     idem.EffectsLocal,
 		Rerun:       idem.RerunYes,
+		Instant:     true,
 		Schema:      []byte(chargeSchema),
 		Check:       mustCheck(chargeSchema),
 		Invoke: func(_ context.Context, inv idem.Invocation) (idem.Result, error) {

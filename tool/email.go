@@ -26,6 +26,7 @@ func sendEmail() *idem.Tool {
 		Description: "Sample: record one message as sent, and give its id. Nothing leaves the machine.",
 		Effects:     idem.EffectsLocal,
 		Rerun:       idem.RerunYes,
+		Instant:     true,
 		Schema:      []byte(emailSchema),
 		Check:       mustCheck(emailSchema),
 		Invoke: func(_ context.Context, inv idem.Invocation) (idem.Result, error) {
