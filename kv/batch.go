@@ -1,6 +1,8 @@
 package kv
 
 import (
+	"sync"
+
 	"github.com/cockroachdb/pebble/v2"
 
 	"github.com/idemd/idemd/idem"
@@ -10,7 +12,12 @@ import (
 func compose(b *pebble.Batch, t nsid, cur record, ch *idem.Change, delta idem.Totals) error {
 	c := ch.After
 	next := cur.next + uint32(len(ch.Events))
-	p := putter{b: b}
+	p := putters.Get().(*putter)
+	p.b = b
+	defer func() {
+		p.b, p.err = nil, nil
+		putters.Put(p)
+	}()
 	if !cur.found {
 		p.set(appendIdemKey(p.key(), t, c.Key.Name), appendIdem(p.val(), c.ID, c.Fingerprint))
 	}
@@ -45,6 +52,9 @@ type putter struct {
 	v   [256]byte
 	err error
 }
+
+// putters are kept, since the engine's methods make their buffers escape.
+var putters = sync.Pool{New: func() any { return new(putter) }}
 
 func (p *putter) key() []byte { return p.k[:0] }
 

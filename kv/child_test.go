@@ -2,13 +2,16 @@ package kv
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
+	"time"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 )
@@ -50,7 +53,10 @@ func child(role string) int {
 // are apart, since both are judged.
 func runChild(t *testing.T, role, dir string) (code int, output, log string) {
 	t.Helper()
-	cmd := exec.Command(os.Args[0])
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute) // it hangs
+	defer cancel()
+	cmd := exec.CommandContext(ctx, os.Args[0])
+	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGQUIT) } // it says where
 	cmd.Env = append(os.Environ(), "KV_TEST_CHILD="+role, "KV_TEST_DIR="+dir)
 	var out, errs bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &errs

@@ -15,15 +15,17 @@ const mergerName = "idemd.counts.1"
 
 const counterVersion = 1
 
+// countsStored is how many counts there are.
+const countsStored = 2 + len(idem.Totals{}.Status) + len(idem.Totals{}.Attempts)
+
 // counters lists the counts in their order on disk: new ones go to the end.
-func counters(t *idem.Totals) []*int64 {
-	all := make([]*int64, 0, 2+len(t.Status)+len(t.Attempts))
-	all = append(all, &t.Calls, &t.Effects)
+func counters(t *idem.Totals) (all [countsStored]*int64) {
+	all[0], all[1] = &t.Calls, &t.Effects
 	for i := range t.Status {
-		all = append(all, &t.Status[i])
+		all[2+i] = &t.Status[i]
 	}
 	for i := range t.Attempts {
-		all = append(all, &t.Attempts[i])
+		all[2+len(t.Status)+i] = &t.Attempts[i]
 	}
 	return all
 }

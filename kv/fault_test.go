@@ -97,7 +97,13 @@ func childFails(dir, role string) int {
 	o.MemTable = minMemTable
 	o.StallGrace = 300 * time.Millisecond
 	o.Logger = slog.New(slog.NewTextHandler(os.Stderr, nil))
-	o.tune = func(p *pebble.Options) { p.MaxManifestFileSize = 1 } // a new one at every flush
+	o.tune = func(p *pebble.Options) {
+		p.MaxManifestFileSize = 1 // a new one at every flush
+		if f.noFlush {
+			// Writes go on, without a flush, until the logs that may be used again are.
+			p.MemTableStopWritesThreshold = 1000
+		}
+	}
 	var s *Store
 	o.Exit = func(code int) {
 		if nothingIsAnswered(s) {
