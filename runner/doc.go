@@ -10,7 +10,8 @@
 //   - Before a tool is dispatched its attempt is durable (R12). A local tool has
 //     no effect but the row that is written with its end. As long as it is quick
 //     it is run first, and claimed and settled in one commit, where its request
-//     waits for it or where it comes from the queue.
+//     waits for it, where it comes from the queue, or where it only computes and
+//     a worker is free. Who does not wait is answered with what was accepted.
 //   - Claim is the only door to running (R11): a call whose request runs it
 //     itself, or finds a worker free, is claimed in the commit that creates it;
 //     everything else is found by Store.Due and claimed from there, oldest

@@ -37,7 +37,7 @@ func (s *submission) inline(cur *idem.Call) (ch idem.Change, ok bool, err error)
 	default:
 		return idem.Change{}, false, nil
 	}
-	if r.Ready() != nil || !r.room.inline() {
+	if r.Ready() != nil || !r.room.inline(s.Wait > 0) {
 		return idem.Change{}, false, nil
 	}
 	defer r.room.leave()

@@ -136,9 +136,14 @@ func (m *room) release(g grant) {
 // not overtake the queue nor run beside what may be poison. Tools that do not
 // return cannot pile up here: nothing runs inline once too many have been given
 // up.
-func (m *room) inline() bool {
+//
+// A request that does not wait runs its tool only where a worker would at once.
+func (m *room) inline(waits bool) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	if !waits && len(m.free) == 0 {
+		return false
+	}
 	if m.draining || m.waiting || m.alone || m.abandoned >= m.limit {
 		return false
 	}

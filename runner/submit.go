@@ -29,6 +29,9 @@ func (r *Runner) Submit(ctx context.Context, s idem.Submission) (idem.Answer, er
 	}
 	r.countVerdict(ch.After.Tool, ch.Verdict)
 	answer := idem.Answer{Call: *ch.After, Verdict: ch.Verdict}
+	if s.Wait <= 0 && ch.Write && answer.Call.Status.Ended() {
+		answer.Call = *sub.accepted // who does not wait gets a receipt, not an end (R5)
+	}
 	if sub.waiter != nil && !answer.Call.Status.Ended() {
 		r.flights.arm(sub.waiter, ch.After)
 		answer.Call, err = r.await(ctx, sub.waiter, sub.rider.cut(), s.Wait-time.Since(began), *ch.After)
@@ -64,9 +67,10 @@ type submission struct {
 
 	id        idem.CallID // of the call, should it be new; zero until that is likely
 	createdAt time.Time
-	counted   int64   // deliveries that the decision has counted so far
-	work      *work   // a local tool that runs already, or nil
-	waiter    *waiter // once the request waits for an end
+	counted   int64      // deliveries that the decision has counted so far
+	work      *work      // a local tool that runs already, or nil
+	accepted  *idem.Call // as the decision wrote it, before anybody claimed it
+	waiter    *waiter    // once the request waits for an end
 }
 
 // decide commits what the request leads to and starts what it is to start.
@@ -77,7 +81,7 @@ func (s *submission) decide() (idem.Change, error) {
 		return ch, err
 	}
 	s.f = r.flights.enter(s.Request.Key)
-	if s.Wait > 0 && s.tool != nil && s.tool.Effects == idem.EffectsLocal {
+	if s.mayRunInline() {
 		if r.flights.lead(s.f, s.Wait) {
 			defer r.flights.decided(s.f)
 			ch, ok, err := s.inline(cur)
@@ -92,6 +96,14 @@ func (s *submission) decide() (idem.Change, error) {
 		}
 	}
 	return s.ordinary()
+}
+
+// mayRunInline reports whether the request may run its tool itself, so that one
+// commit does for all: a local one that it waits for, or that is done in no time
+// where a worker would do it at once anyway. A fault without a wait is meant for a
+// call that is on its way.
+func (s *submission) mayRunInline() bool {
+	return s.tool != nil && s.tool.Effects == idem.EffectsLocal && (s.Wait > 0 || s.tool.Instant && s.rider == nil)
 }
 
 // look decides the request if its call has ended and is to stay so: an end needs
@@ -276,6 +288,9 @@ func (s *submission) observe(t idem.Transition) idem.Transition {
 		if n != s.counted {
 			s.r.flights.deliver(s.f, n-s.counted)
 			s.counted = n
+		}
+		if ch.Write {
+			s.accepted = ch.After
 		}
 		if s.rider != nil && ch.Write {
 			s.r.flights.board(s.f, s.rider)
