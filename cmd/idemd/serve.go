@@ -253,6 +253,7 @@ func (c *serveCmd) Run(ctx context.Context, con *console) error {
 	syscall.Umask(0o077)
 	// That the reader of the log has gone is no reason to end.
 	signal.Ignore(syscall.SIGPIPE)
+	tuneCollector()
 
 	terminal := isTerminal(con.stderr)
 	w := newLogWriter(con.stderr, slog.New(c.logHandler(con.stderr, terminal)))
