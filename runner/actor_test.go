@@ -169,6 +169,11 @@ func fails(retryable bool) act {
 	}
 }
 
+// echo gives its args back.
+func echo(_ context.Context, inv idem.Invocation) (idem.Result, error) {
+	return idem.Result{Output: inv.Args}, nil
+}
+
 func panics(context.Context, idem.Invocation) (idem.Result, error) { panic("boom") }
 
 var errNoIdea = errors.New("no idea")

@@ -21,6 +21,8 @@ type Memory struct {
 	Busy    int
 	Waiting bool
 	Deaf    int // tools that were given up and still run
+
+	Ends, EndBytes int // calls that are remembered since they were asked for again
 }
 
 // Memory looks into a runner.
@@ -38,6 +40,9 @@ func (r *Runner) Memory() Memory {
 	r.asks.mu.Lock()
 	m.Asks = slices.Collect(maps.Keys(r.asks.asks))
 	r.asks.mu.Unlock()
+	r.ends.mu.Lock()
+	m.Ends, m.EndBytes = len(r.ends.byKey), r.ends.bytes
+	r.ends.mu.Unlock()
 	r.room.mu.Lock()
 	defer r.room.mu.Unlock()
 	m.Free, m.Kept, m.Places = len(r.room.free), r.room.kept, r.room.places

@@ -49,6 +49,7 @@ type Runner struct {
 
 	ids     mint
 	flights *flights
+	ends    *ends
 	counts  counters
 	room    *room
 	asks    *verifier
@@ -66,7 +67,7 @@ func New(store idem.Store, o Options) (*Runner, error) {
 	r := &Runner{
 		store: store, tools: make(map[string]*idem.Tool, len(o.Tools)),
 		settings: o.withDefaults(), log: o.Logger, now: o.Now, exit: o.Exit, hooks: o.Hooks,
-		flights: newFlights(), draining: make(chan struct{}), drained: make(chan struct{}),
+		flights: newFlights(), ends: newEnds(), draining: make(chan struct{}), drained: make(chan struct{}),
 		halted: make(chan struct{}), stopped: make(chan struct{}),
 	}
 	errs := []error{o.Validate()}

@@ -30,6 +30,7 @@ type spy struct {
 	syncing  func(key idem.Key, ch idem.Change)         // while a change that is in the data is being synced
 	updated  func(key idem.Key, ch idem.Change)         // it is synced and others see it, but its caller does not know yet
 	renewing func(key idem.Key, lease idem.Lease) error // before a renewal; an error takes its place
+	reading  func(key idem.Key)                         // before a call is read by its key
 	counted  func()                                     // the totals are read, but not yet returned
 	looked   func()                                     // what is due is read, but not yet returned
 	seen     func(key idem.Key, ch idem.Change)         // an update wrote nothing, but its caller does not know yet
@@ -83,6 +84,12 @@ func (s *spy) lock(key idem.Key) (unlock func()) {
 }
 
 func (s *spy) CallByKey(ctx context.Context, key idem.Key) (idem.Call, error) {
+	s.mu.Lock()
+	reading := s.reading
+	s.mu.Unlock()
+	if reading != nil {
+		reading(key)
+	}
 	defer s.lock(key)()
 	return s.Store.CallByKey(ctx, key)
 }

@@ -110,15 +110,20 @@ func (s *submission) mayRunInline() bool {
 // no look under the key's lock, and its answer no room. Otherwise it returns the
 // call as it is, nil where there is none.
 func (s *submission) look() (cur *idem.Call, ch idem.Change, done bool, err error) {
-	c, err := s.r.store.CallByKey(s.ctx(), s.Request.Key)
-	switch {
-	case err != nil: // also one that is not ErrNotFound: the change will have it, too
-		return nil, idem.Change{}, false, nil
-	case !c.Status.Ended():
-		return &c, idem.Change{}, false, nil
+	cur = s.r.ends.get(s.Request.Key)
+	if cur == nil {
+		c, err := s.r.store.CallByKey(s.ctx(), s.Request.Key)
+		switch {
+		case err != nil: // also one that is not ErrNotFound: the change will have it, too
+			return nil, idem.Change{}, false, nil
+		case !c.Status.Ended():
+			return &c, idem.Change{}, false, nil
+		}
+		cur = &c
+		s.r.ends.put(cur)
 	}
-	ch, err = idem.Submit(s.Request, idem.Admission{Now: s.r.wall()})(&c)
-	return &c, ch, !ch.Write, err
+	ch, err = idem.Submit(s.Request, idem.Admission{Now: s.r.wall()})(cur)
+	return cur, ch, !ch.Write, err
 }
 
 // ordinary brings the request in with a worker, where one is free, or a place in
