@@ -18,11 +18,11 @@ export GOFLAGS := $(strip -buildvcs=false $(GOFLAGS))
 
 LINTER := tools/bin/golangci-lint
 
-.PHONY: help run build test race torture fault probe fuzz-smoke lint clean need-cc
+.PHONY: help run build test race torture fault probe bench bench-compare fuzz-smoke lint clean need-cc
 .DEFAULT_GOAL := help
 
 help: ## List the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 run: build ## Build, then serve with the defaults; ARGS="..." is appended
 	./bin/idemd serve $(ARGS)
@@ -47,6 +47,13 @@ fault: build ## Inject faults with curl and show what came of them; ARGS="--cras
 
 probe: build ## Prove it: ten scenarios, and the same faults against idemd itself; ARGS="..." is appended
 	./bin/idemd probe $(ARGS)
+
+bench: build ## Measure distinct keys and the same key, beside a control; ARGS="..." is appended
+	./bin/bench run --profile distinct,distinct-300,same $(ARGS)
+
+# What is set on make's command line is in the environment of the script, which lists it all.
+bench-compare: ## Is the tree slower than BASE=COMMIT? Both in turns, on this machine; RUNS, DURATION, PROFILE, OUT
+	scripts/bench_compare.sh "$$BASE"
 
 fuzz-smoke: ## Each fuzz target of FUZZ_PKGS for FUZZTIME
 	@set -e; for pkg in $(FUZZ_PKGS); do \

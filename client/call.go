@@ -33,23 +33,24 @@ func (c *Client) Call(ctx context.Context, r Request) (Outcome, error) {
 }
 
 func (c *Client) call(ctx context.Context, f frozen) (Outcome, error) {
+	run := &run{c: c, f: f}
+	if j := c.o.Journal; j != nil {
+		run.doubt = j.doubts(f)
+	}
 	ctx, leave, err := c.enter(ctx, f.key.HeaderValue())
 	if err != nil {
-		return Outcome{}, err
+		return Outcome{}, run.refused(err)
 	}
 	defer leave()
-	window, err := c.handshake(ctx, f)
-	if err != nil {
-		return Outcome{}, err
+	if run.window, err = c.handshake(ctx, f); err != nil {
+		return Outcome{}, run.refused(err)
 	}
-	run := &run{c: c, f: f, window: window}
 	if j := c.o.Journal; j != nil {
-		begun, resumed, err := j.begin(f)
+		b, err := j.begin(f)
 		if err != nil {
-			return Outcome{}, refusedByJournal(f.key.HeaderValue(), err)
+			return Outcome{}, run.refused(refusedByJournal(f.key.HeaderValue(), err))
 		}
-		// An earlier life may have sent it.
-		run.first, run.doubt = begun, resumed
+		run.first, run.resumed, run.doubt = b.first, b.resumed, b.doubt
 	}
 	out, err := run.call(ctx)
 	if j := c.o.Journal; j != nil {
@@ -113,6 +114,7 @@ type run struct {
 
 	first    time.Time // wall clock of the first send, perhaps in an earlier life; zero before
 	deadline time.Time // nothing begins after it
+	resumed  bool      // somebody may have sent it before
 	tries    []Try
 	number   int
 	failures int
@@ -131,14 +133,17 @@ func (r *run) begin() { r.deadline = time.Now().Add(r.c.o.Policy.Total) }
 func (r *run) call(ctx context.Context) (Outcome, error) {
 	p := r.c.o.Policy
 	r.begin()
-	for sends, ask := 0, r.doubt; ; {
+	for sends, ask := 0, r.resumed; ; {
 		if ask {
 			ask = false
 			a := r.send(ctx, query{kind: KindFind, path: pathByKey, key: r.f.key})
+			more := sends < p.Tries && !time.Now().After(r.deadline) && r.mayStillSend() == nil
+			other := a.Call != nil && a.Call.Tool != r.f.tool // somebody else's under our key
 			switch {
-			case a.Call != nil && a.Call.Tool != r.f.tool && sends == p.Tries:
-				return r.exhausted(a) // somebody else's under our key
-			case a.Call != nil && !a.held() && !a.Call.retryable() && sends < p.Tries && time.Now().Before(r.deadline):
+			case other && sends == p.Tries:
+				return r.exhausted(a)
+			case other: // it settles nothing, and whether more may be sent is told below
+			case a.Call != nil && !a.held() && !a.Call.retryable() && more:
 				// It may be somebody else's. Sent again, the same request gets the
 				// original answer, and another one a conflict.
 			case a.Try.Verdict.Action == ActionDone:
@@ -162,7 +167,7 @@ func (r *run) call(ctx context.Context) (Outcome, error) {
 		if err := r.mayStillSend(); err != nil {
 			return Outcome{}, err
 		}
-		a := r.send(ctx, query{kind: KindSubmit, path: pathCalls, key: r.f.key, body: r.f.body})
+		a := r.send(ctx, query{kind: KindSubmit, path: pathCalls, key: r.f.key, tool: r.f.tool, body: r.f.body})
 		sends++
 		switch a.Try.Verdict.Action {
 		case ActionDone:
@@ -302,12 +307,21 @@ func (r *run) spent(a Answer, code idem.Code, why string) error {
 
 // fail is an answer after which there is nothing to try.
 func (r *run) fail(a Answer) (Outcome, error) {
-	if a.Try.Reading.Code == idem.CodeConflict {
+	if a.Try.Kind == KindSubmit && a.Try.Reading.Code == idem.CodeConflict {
 		// The key is another request's, so that none of ours was ever
 		// carried out under it (R2, R3).
 		r.doubt = false
 	}
 	return Outcome{}, r.error(a.failure())
+}
+
+// refused is an error from before the first request of this run.
+func (r *run) refused(err error) error {
+	var e *Error
+	if errors.As(err, &e) && r.doubt && e.Effect == idem.DoubtNone {
+		e.Effect = idem.DoubtUnknown // by an earlier life
+	}
+	return err
 }
 
 // error completes an error by what the whole run knows.

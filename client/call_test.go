@@ -5,10 +5,13 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
+	"math/rand/v2"
 	"net/http"
 	"net/http/httptest"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -132,6 +135,15 @@ func TestCall(t *testing.T) {
 		{"a call of a state that nobody knows", []step{answer(200, "thinking"), ok}, "SFS", "", idem.DoubtCommitted},
 		{"a call with an id that is none", []step{{status: 202, body: strings.Replace(callDoc("pending"), someID, "../../stats", 1)}, ok}, "SFS", "", idem.DoubtCommitted},
 		{"lost, somebody else's call found", []step{lost, {status: 200, body: strings.Replace(callDoc("succeeded"), `"charge"`, `"other"`, 1)}, refuse(409, idem.CodeConflict)}, "SFS", idem.CodeConflict, none},
+		// Another's answer, by a cache or a proxy that mixes them up, is none.
+		{"another key's call, found", []step{{status: 200, body: strings.Replace(callDoc("succeeded"), `"k"`, `"other"`, 1)}, ok}, "SFS", "", idem.DoubtCommitted},
+		{"another tool's call, conflict", []step{{status: 200, body: strings.Replace(callDoc("succeeded"), `"charge"`, `"other"`, 1)}, absent, refuse(409, idem.CodeConflict)}, "SFS", idem.CodeConflict, none},
+		{"lost, another key's call found, done", []step{lost, {status: 200, body: strings.Replace(callDoc("held"), `"k"`, `"other"`, 1)}, ok}, "SFS", "", idem.DoubtCommitted},
+		{"accepted, then another call, then done", []step{pending, {status: 200, body: strings.Replace(callDoc("succeeded"), someID, "c_ff112233445566778899aabbccddeeff", 1)}, ok}, "SGG", "", idem.DoubtCommitted},
+		{"lost, somebody else's call found, failed and retryable", []step{lost, {status: 200, body: strings.Replace(callDoc("failed"), `"charge"`, `"other"`, 1)}, refuse(409, idem.CodeConflict)}, "SFS", idem.CodeConflict, none},
+		// A conflict says whose the key is; not so when it answers a question about a call.
+		{"accepted, then a conflict", []step{pending, refuse(409, idem.CodeConflict)}, "SG", idem.CodeConflict, unknown},
+		{"failed without an answer of the tool", []step{{status: 200, body: strings.Replace(callDoc("failed"), "tool_failed", "tool_timeout", 1)}}, "S", "", unknown},
 		{"busy, done", []step{busy, busy, ok}, "SSS", "", idem.DoubtCommitted},
 		{"the server failed, done", []step{{status: 500}, {status: 502}, ok}, "SSS", "", idem.DoubtCommitted},
 		{"refused", []step{refuse(422, idem.CodeInvalidArguments)}, "S", idem.CodeInvalidArguments, none},
@@ -209,6 +221,54 @@ func TestLastQuestionFindsAnotherCall(t *testing.T) {
 	var e *Error
 	if !errors.As(err, &e) || e.Code != CodeRetryExhausted || e.Effect != idem.DoubtUnknown || s.all() != "SSF" {
 		t.Errorf("%+v, asked %s", err, s.all())
+	}
+}
+
+// The same when it is not the tries that are used up, but the time, or the window.
+func TestQuestionFindsAnotherCallTooLate(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := &wire{answer: func(r *http.Request, spent func(time.Duration)) (*http.Response, error) {
+			if r.Method == http.MethodPost {
+				return nil, io.ErrUnexpectedEOF
+			}
+			spent(10 * time.Second)
+			return respond(200, strings.Replace(callDoc("succeeded"), `"charge"`, `"other"`, 1)), nil
+		}}
+		p := DefaultPolicy()
+		p.Total = 5 * time.Second
+		c := w.client(t, p, func() float64 { return 0 })
+		defer c.Close()
+		var e *Error
+		if _, err := c.Call(t.Context(), charge("k", "1")); !errors.As(err, &e) || e.Code != CodeRetryExhausted || e.Effect != idem.DoubtUnknown || w.submissions != 1 {
+			t.Errorf("%+v, %d submissions", err, w.submissions)
+		}
+	})
+	for tool, code := range map[string]idem.Code{"other": idem.CodeKeyExpired, "charge": ""} {
+		s := newScript(t, step{status: 200, body: strings.Replace(callDoc("succeeded"), `"charge"`, `"`+tool+`"`, 1)})
+		f, err := charge("k", "1").freeze()
+		if err != nil {
+			t.Fatal(err)
+		}
+		r := &run{c: newClient(t, s.url, Options{}), f: f, window: time.Hour, first: time.Now().Add(-time.Hour), resumed: true, doubt: true}
+		var e *Error
+		out, err := r.call(t.Context())
+		if s.all() != "F" || code == "" && (err != nil || out.Call.Status != idem.StatusSucceeded) ||
+			code != "" && (!errors.As(err, &e) || e.Code != code || e.Effect != idem.DoubtUnknown) {
+			t.Errorf("%s: asked %s, %+v, %+v", tool, s.all(), out.Call, err)
+		}
+	}
+}
+
+// A question that brings nothing does not say that nothing was done.
+func TestQuestionThatIsRefused(t *testing.T) {
+	for _, answer := range []step{{status: 401, body: refusalDoc("unauthorized")}, {status: 404, body: refusalDoc("not_found")}, {status: 410, body: refusalDoc("key_expired")}, {status: 503, body: refusalDoc("unavailable")}} {
+		c := newClient(t, newScript(t, answer).url, Options{})
+		for _, err := range []error{second(c.Find(t.Context(), "k")), second(c.Get(t.Context(), someID))} {
+			var e *Error
+			if !errors.As(err, &e) || e.Effect != idem.DoubtUnknown {
+				t.Errorf("%d: %+v", answer.status, err)
+			}
+		}
 	}
 }
 
@@ -419,11 +479,14 @@ func second[T any](_ T, err error) error { return err }
 func TestBadRequestsAreNotSent(t *testing.T) {
 	s := newScript(t, step{status: 200, body: callDoc("succeeded")})
 	c := newClient(t, s.url, Options{})
+	name := "\xff"
 	for name, r := range map[string]Request{
 		"no key":         {Tool: "t", Args: []byte("{}")},
 		"bad key":        {Tool: "t", Args: []byte("{}"), Key: " k"},
 		"no tool":        {Args: []byte("{}"), Key: "k"},
 		"no args":        {Tool: "t", Key: "k"},
+		"not UTF-8":      {Tool: "t\xff", Args: []byte("{}"), Key: "k"},
+		"not a name":     {Tool: "t", Args: []byte("{}"), Key: "k", ClientID: &name},
 		"not JSON":       {Tool: "t", Args: []byte("{"), Key: "k"},
 		"a member twice": {Tool: "t", Args: []byte(`{"a":1,"a":2}`), Key: "k"},
 		"more than args": {Tool: "t", Args: []byte(`{},"seq":7`), Key: "k"},
@@ -454,7 +517,8 @@ func TestNew(t *testing.T) {
 			t.Errorf("%q: accepted", u)
 		}
 	}
-	_, err := New("nowhere", Options{Policy: Policy{Tries: 1}, Header: http.Header{"Idempotency-Key": {"k"}}})
+	// Another spelling would be a second line of the same header.
+	_, err := New("nowhere", Options{Policy: Policy{Tries: 1}, Header: http.Header{"idempotency-key": {"k"}}})
 	for _, s := range []string{"http://HOST:PORT", "Total", "Idempotency-Key"} {
 		if err == nil || !strings.Contains(err.Error(), s) {
 			t.Errorf("%v does not say %q", err, s)
@@ -469,7 +533,10 @@ func TestHeaderGoesWithEverything(t *testing.T) {
 		_, _ = io.WriteString(w, callDoc("succeeded"))
 	}))
 	defer srv.Close()
-	c := newClient(t, srv.URL+"/", Options{Header: http.Header{"Authorization": {"x"}}})
+	value := []string{"x"}
+	given := http.Header{"authorization": value}
+	c := newClient(t, srv.URL+"/", Options{Header: given})
+	value[0] = "changed later"
 	_, _ = c.Submit(t.Context(), charge(`"a\"b"`, "1"))
 	_, _ = c.Find(t.Context(), `"a\"b"`)
 	_, _ = c.Get(t.Context(), someID)
@@ -496,6 +563,21 @@ func TestAnswerTooLong(t *testing.T) {
 	}
 }
 
+// What a server says is kept, logged and shown with every try, so it has a bound.
+func TestLongWords(t *testing.T) {
+	long := strings.Repeat("\u00e9", 1<<20)
+	refuse := func(code, message string) step {
+		return step{status: 503, body: `{"error":{"code":"` + code + `","message":"` + message + `","call_id":"../x","effect":"none"}}`}
+	}
+	s := newScript(t, refuse("unavailable", long), refuse(long, "no"), step{status: 200, body: strings.Replace(callDoc("failed"), "tool_failed", long, 1)})
+	var log bytes.Buffer
+	out, err := newClient(t, s.url, Options{Logger: slog.New(slog.NewTextHandler(&log, nil))}).Call(t.Context(), charge("k", "1"))
+	kept, _ := json.Marshal(out.Tries)
+	if err != nil || len(out.Tries) != 3 || len(kept) > 2*maxMessage || log.Len() > 2*maxMessage || out.Tries[1].Reading.Code != "" || out.Tries[0].CallID != "" {
+		t.Errorf("%v, %d tries of %d bytes, %d bytes in the log", err, len(out.Tries), len(kept), log.Len())
+	}
+}
+
 type endless struct{}
 
 func (endless) Read(p []byte) (int, error) { return len(p), nil }
@@ -503,7 +585,7 @@ func (endless) Read(p []byte) (int, error) { return len(p), nil }
 // The log has a line for each try, and never a whole key.
 func TestLog(t *testing.T) {
 	for key, prefix := range map[string]string{"order-1234-secret": "order-12…", "abcd": "ab…"} {
-		s := newScript(t, step{status: 503, body: refusalDoc("unavailable")}, step{status: 200, body: callDoc("succeeded")})
+		s := newScript(t, step{status: 503, body: refusalDoc("unavailable")}, step{status: 200, body: strings.Replace(callDoc("succeeded"), `"k"`, `"`+key+`"`, 1)})
 		var log bytes.Buffer
 		c := newClient(t, s.url, Options{Logger: slog.New(slog.NewJSONHandler(&log, nil))})
 		if _, err := c.Call(t.Context(), charge(key, "1")); err != nil {
@@ -570,6 +652,17 @@ func TestWindow(t *testing.T) {
 			t.Error(err)
 		}
 	})
+	for _, none := range []string{"0s", "-24h0m0s"} {
+		t.Run("is none: "+none, func(t *testing.T) {
+			c := newClient(t, "http://idemd.test", Options{})
+			c.http.Transport = roundTripper(func(*http.Request) (*http.Response, error) {
+				return respond(200, `{"tools":[{"name":"charge","window":"`+none+`"}]}`), nil
+			})
+			if _, err := c.Call(t.Context(), charge("k", "1")); !errors.Is(err, ErrWindowTooShort) {
+				t.Errorf("%+v", err)
+			}
+		})
+	}
 	t.Run("one try needs none", func(t *testing.T) {
 		d := newIdemd(t, time.Second)
 		p := short()
@@ -611,6 +704,36 @@ func TestWindow(t *testing.T) {
 		if _, err := newClient(t, d.url, Options{Policy: p}).Call(t.Context(), Request{Tool: "nope", Args: []byte("{}"), Key: "k"}); !errors.Is(err, ErrWindowUnknown) {
 			t.Errorf("%+v", err)
 		}
+	})
+	// However many ask, nobody waits longer than one question may take.
+	t.Run("is not told", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			c, err := New("http://idemd.test", Options{Policy: short()})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer c.Close()
+			c.http.Transport = roundTripper(func(r *http.Request) (*http.Response, error) {
+				if r.URL.Path == pathTools {
+					<-r.Context().Done()
+					return nil, r.Context().Err()
+				}
+				return respond(200, callDoc("succeeded")), nil
+			})
+			start := time.Now()
+			var all sync.WaitGroup
+			for range 50 {
+				all.Go(func() {
+					if _, err := c.Call(t.Context(), charge("k", "1")); err != nil {
+						t.Error(err)
+					}
+				})
+			}
+			all.Wait()
+			if took := time.Since(start); took != short().Timeout {
+				t.Errorf("took %v", took)
+			}
+		})
 	})
 	// A machine that slept comes back when the key may be forgotten.
 	t.Run("is over before the next send", func(t *testing.T) {
@@ -675,5 +798,75 @@ func TestSubmitThenWait(t *testing.T) {
 	}
 	if _, err := c.Wait(t.Context(), someID); !errors.Is(err, idem.ErrNotFound) {
 		t.Errorf("%v", err)
+	}
+}
+
+// R8, R15, R18: many calls of one client and one journal, over a network that fails
+// at random, their callers gone at random: nothing that was said not to be done is
+// in the ledger, everything that was said to be done is, the journal has the rest,
+// and goes on with it. Each once.
+func TestLeftAtAnyTime(t *testing.T) {
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	rng := rand.New(rand.NewPCG(seed, 0))
+	var mu sync.Mutex // of rng and what follows
+	leave := map[string]context.CancelFunc{}
+	d := newIdemd(t, time.Hour)
+	d.failing(func(r *http.Request, _ int) fault {
+		mu.Lock()
+		defer mu.Unlock()
+		if cancel := leave[r.Header.Get("Idempotency-Key")]; cancel != nil && rng.IntN(4) == 0 {
+			cancel()
+		}
+		return []fault{fine, fine, dropRequest, dropResponse, halfBody}[rng.IntN(5)]
+	})
+	j := openJournal(t, filepath.Join(t.TempDir(), "journal"))
+	p := swift()
+	p.Tries = 2
+	c := newClient(t, d.url, Options{Policy: p, Journal: j})
+	const calls = 80
+	var all sync.WaitGroup
+	said := map[string]idem.Doubt{}
+	for worker := range 8 {
+		all.Go(func() {
+			for n := worker; n < calls; n += 8 {
+				ctx, cancel := context.WithCancel(t.Context())
+				key := fmt.Sprint("key-", n)
+				mu.Lock()
+				leave[key] = cancel
+				if rng.IntN(20) == 0 {
+					cancel() // before it begins
+				}
+				mu.Unlock()
+				out, err := c.Call(ctx, charge(key, "1"))
+				cancel()
+				effect := out.Try.Verdict.Effect
+				var e *Error
+				if errors.As(err, &e) {
+					effect = e.Effect
+				}
+				mu.Lock()
+				said[key] = effect
+				mu.Unlock()
+			}
+		})
+	}
+	all.Wait()
+	d.failing(func(*http.Request, int) fault { return fine })
+	open := j.Open()
+	if _, err := c.Resume(t.Context()); err != nil || len(j.Open()) != 0 {
+		t.Errorf("%v, open: %v", err, j.Open())
+	}
+	ledger := d.effects(t)
+	for key, effect := range said {
+		n := 0
+		for _, k := range ledger {
+			if k == key {
+				n++
+			}
+		}
+		if want := effect != idem.DoubtNone; n > 1 || (n == 1) != want || slices.Contains(open, key) != (effect == idem.DoubtUnknown) {
+			t.Errorf("%s: said %s, in the ledger %d times, open %v", key, effect, n, slices.Contains(open, key))
+		}
 	}
 }

@@ -46,11 +46,16 @@ type Reading struct {
 	// taken for a success; 202 is on its way.
 	Call idem.Status
 
+	// Failure is the code of the failure in such a call; empty where there is
+	// none. After some of them nobody knows what the tool had done by then.
+	Failure string
+
 	// NotSent means that there never was a connection: refused, no such host,
 	// no route.
 	NotSent bool
 
-	// Broken means that the body of a 200 or 202 is not a whole call object.
+	// Broken means that the body of a 200 or 202 is not a whole call object, or
+	// is another call than the one that was asked for.
 	Broken bool
 
 	// RetryAfter is what the answer's Retry-After asked for; 0 where it did not.
@@ -119,6 +124,8 @@ func classifyCall(r Reading) Verdict {
 		return Verdict{idem.DoubtUnknown, ActionStop, "the call is held: somebody has to find out"}
 	case r.Call == idem.StatusSucceeded, r.Call == "" && r.Status == http.StatusOK:
 		return Verdict{idem.DoubtCommitted, ActionDone, "the call has succeeded"}
+	case r.Call == idem.StatusFailed && failedInDoubt(r.Failure):
+		return Verdict{idem.DoubtUnknown, ActionDone, "the call has failed, and the tool may have done its work before it did"}
 	case r.Call == idem.StatusFailed:
 		return Verdict{idem.DoubtNone, ActionDone, "the call has failed: it was not done"}
 	case r.Call == idem.StatusPending, r.Call == idem.StatusRunning, r.Call == "":
@@ -126,6 +133,13 @@ func classifyCall(r Reading) Verdict {
 	default:
 		return Verdict{idem.DoubtUnknown, ActionAsk, "the call is in a state that this client does not know"}
 	}
+}
+
+// failedInDoubt reports whether a call failed without an answer of its tool. Such a
+// tool may run again, since it has no effect or knows the effect's id; that it
+// had none is not known (R14).
+func failedInDoubt(code string) bool {
+	return code == idem.FailureTimeout || code == idem.FailurePanic || code == idem.FailureExhausted
 }
 
 // rank orders doubts by how much they forbid; an unknown word forbids nothing.
@@ -146,6 +160,7 @@ type readingDoc struct {
 	Code       idem.Code   `json:"code,omitempty"`
 	Effect     idem.Doubt  `json:"effect,omitempty"`
 	Call       idem.Status `json:"call,omitempty"`
+	Failure    string      `json:"failure,omitempty"`
 	NotSent    bool        `json:"not_sent,omitempty"`
 	Broken     bool        `json:"broken,omitempty"`
 	RetryAfter string      `json:"retry_after,omitempty"`
@@ -153,7 +168,7 @@ type readingDoc struct {
 
 // MarshalJSON writes a reading as UnmarshalJSON reads it.
 func (r Reading) MarshalJSON() ([]byte, error) {
-	d := readingDoc{Status: r.Status, Code: r.Code, Effect: r.Effect, Call: r.Call, NotSent: r.NotSent, Broken: r.Broken}
+	d := readingDoc{Status: r.Status, Code: r.Code, Effect: r.Effect, Call: r.Call, Failure: r.Failure, NotSent: r.NotSent, Broken: r.Broken}
 	if r.RetryAfter != 0 {
 		d.RetryAfter = r.RetryAfter.String()
 	}
@@ -161,7 +176,7 @@ func (r Reading) MarshalJSON() ([]byte, error) {
 }
 
 // UnmarshalJSON reads a recorded reading. Its members are status (0 or absent:
-// no answer), code, effect, call, not_sent, broken and retry_after: a duration
+// no answer), code, effect, call, failure, not_sent, broken and retry_after: a duration
 // ("1.5s") or the header's own seconds ("7"). An unknown member or a reading that
 // cannot be is refused, since a misspelled one would be taken for no answer.
 func (r *Reading) UnmarshalJSON(b []byte) error {
@@ -171,7 +186,7 @@ func (r *Reading) UnmarshalJSON(b []byte) error {
 	if err := dec.Decode(&d); err != nil {
 		return fmt.Errorf("client: reading: %w", err)
 	}
-	got := Reading{Status: d.Status, Code: d.Code, Effect: d.Effect, Call: d.Call, NotSent: d.NotSent, Broken: d.Broken}
+	got := Reading{Status: d.Status, Code: d.Code, Effect: d.Effect, Call: d.Call, Failure: d.Failure, NotSent: d.NotSent, Broken: d.Broken}
 	var err error
 	if d.RetryAfter != "" {
 		got.RetryAfter, err = parseWait(d.RetryAfter)
@@ -207,5 +222,6 @@ func (r Reading) validate() error {
 	want(r.Call == "" || r.Call.Valid(), "unknown status of a call %q", r.Call)
 	with := r.Status == http.StatusOK || r.Status == http.StatusAccepted
 	want(with || r.Call == "" && !r.Broken, "call and broken go with the statuses 200 and 202")
+	want(r.Failure == "" || r.Call != "", "failure goes with call")
 	return errors.Join(faults...)
 }

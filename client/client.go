@@ -3,6 +3,7 @@ package client
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -11,6 +12,7 @@ import (
 	"math/rand/v2"
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -76,6 +78,15 @@ func New(server string, o Options) (*Client, error) {
 	}
 	base, err := baseURL(server)
 	err = errors.Join(err, o.Policy.Validate())
+	// A copy, which is nobody else's to change, in the one spelling of names that
+	// cannot become a second line of the same header.
+	header := http.Header{}
+	for name, values := range o.Header {
+		for _, v := range values {
+			header.Add(name, v)
+		}
+	}
+	o.Header = header
 	for _, name := range []string{"Idempotency-Key", "Content-Type", "Prefer"} {
 		if _, given := o.Header[name]; given {
 			err = errors.Join(err, fmt.Errorf("client: options: the header %s is the client's own", name))
@@ -157,7 +168,7 @@ func (c *Client) Submit(ctx context.Context, r Request) (Answer, error) {
 	if err != nil {
 		return Answer{}, err
 	}
-	return c.once(ctx, query{kind: KindSubmit, path: pathCalls, key: f.key, body: f.body})
+	return c.once(ctx, query{kind: KindSubmit, path: pathCalls, key: f.key, tool: f.tool, body: f.body})
 }
 
 // Get asks once for a call by its id, and waits for its end as long as the policy's
@@ -171,7 +182,8 @@ func (c *Client) Get(ctx context.Context, callID string) (Answer, error) {
 }
 
 // Find asks once for a call by its key, and waits for its end as long as the
-// policy's Wait. The error is as for Submit.
+// policy's Wait. The error is as for Submit. A question that brings no call does not
+// tell what became of the intent, so its error's Effect is unknown, as Get's is.
 func (c *Client) Find(ctx context.Context, key string) (Answer, error) {
 	k, err := idem.ParseKey(idem.DefaultNamespace, key)
 	if err != nil {
@@ -192,6 +204,10 @@ func (c *Client) once(ctx context.Context, q query) (Answer, error) {
 	}
 	e := a.failure()
 	e.Tries = []Try{a.Try}
+	if q.kind != KindSubmit {
+		// That a question is refused or lost says nothing of what it is about.
+		e.Effect = idem.DoubtUnknown
+	}
 	return a, e
 }
 
@@ -209,6 +225,7 @@ type query struct {
 	kind   Kind
 	path   string
 	key    idem.Key // zero for none
+	tool   string   // of a submission
 	callID string   // where it is asked for by id
 	body   []byte   // nil for a GET
 }
@@ -222,7 +239,7 @@ func (c *Client) send(ctx context.Context, q query, number int) Answer {
 	if a.err = err; err != nil {
 		a.Try.Error = err.Error()
 	}
-	a.read(got, err)
+	a.read(q, got, err)
 	a.Try.Duration = time.Since(began)
 	c.note(ctx, a.Try)
 	c.o.Observe(a)
@@ -242,7 +259,7 @@ func (c *Client) exchange(ctx context.Context, q query, wait time.Duration) (rec
 	// The wait is rounded up as the header is, or the client would leave before
 	// the server answers.
 	seconds := (wait + time.Second - 1) / time.Second
-	ctx, cancel := context.WithTimeout(ctx, c.o.Policy.Timeout+seconds*time.Second)
+	ctx, cancel := context.WithTimeout(ctx, add(c.o.Policy.Timeout, seconds*time.Second))
 	defer cancel()
 	method := http.MethodGet
 	var body io.Reader
@@ -275,9 +292,23 @@ func (c *Client) exchange(ctx context.Context, q query, wait time.Duration) (rec
 		return got, fmt.Errorf("half an answer: %w", cause(err))
 	case len(text) > maxAnswer:
 		return got, errors.New("the answer is too long")
+	case !tellsItsEnd(resp) && mayBeHalf(text):
+		return got, errors.New("half an answer: it ends in the middle")
 	}
 	got.body = text
 	return got, nil
+}
+
+// tellsItsEnd reports whether an answer's body can be told from a part of it.
+func tellsItsEnd(resp *http.Response) bool {
+	return resp.ContentLength >= 0 || resp.Uncompressed || slices.Contains(resp.TransferEncoding, "chunked")
+}
+
+// mayBeHalf reports whether a body may be the beginning of one of idemd's
+// documents. Half the refusal of a held call must not be taken for another's.
+func mayBeHalf(text []byte) bool {
+	text = bytes.TrimLeft(text, " \t\r\n")
+	return len(text) == 0 || text[0] == '{' && !json.Valid(text)
 }
 
 // cause says what stopped a request, without the method and the URL, which the
@@ -298,8 +329,21 @@ func cause(err error) error {
 	return fmt.Errorf("no answer: %w", err)
 }
 
+// of reports whether a call is what was asked for. It may be another's: a cache or a
+// proxy may mix answers up, and a connection may hold one that is left over.
+func (q query) of(c *Call) bool {
+	switch q.kind {
+	case KindSubmit:
+		return c.Key == q.key.Name && c.Tool == q.tool
+	case KindFind: // of which tool is for whoever asks
+		return c.Key == q.key.Name
+	default:
+		return c.CallID == q.callID
+	}
+}
+
 // read fills in what an answer says, and the verdict on it.
-func (a *Answer) read(got received, err error) {
+func (a *Answer) read(q query, got received, err error) {
 	r := Reading{Status: got.status, NotSent: errors.Is(err, ErrNotSent)}
 	if got.header != nil {
 		r.RetryAfter = retryAfter(got.header)
@@ -310,10 +354,17 @@ func (a *Answer) read(got received, err error) {
 	case got.status == http.StatusOK || got.status == http.StatusAccepted:
 		if err == nil {
 			a.Body = got.body
-			a.Call = ParseCall(got.body)
+			if a.Call = ParseCall(got.body); a.Call != nil && !q.of(a.Call) {
+				a.Call, a.Body = nil, nil
+				a.err = errors.New("the answer is about another call")
+				a.Try.Error = a.err.Error()
+			}
 		}
 		if r.Broken = a.Call == nil; !r.Broken {
 			r.Call = a.Call.Status
+			if a.Call.Error != nil {
+				r.Failure = clip(a.Call.Error.Code, maxCode)
+			}
 			a.Try.CallID = a.Call.CallID
 		}
 	case err != nil:
@@ -342,10 +393,10 @@ func (a *Answer) read(got received, err error) {
 // back-off, since it would need their clock.
 func retryAfter(h http.Header) time.Duration {
 	s, err := strconv.ParseUint(h.Get("Retry-After"), 10, 31)
-	if err != nil {
+	if err != nil && !errors.Is(err, strconv.ErrRange) {
 		return 0
 	}
-	return time.Duration(s) * time.Second
+	return time.Duration(s) * time.Second // of too much: the most that there is
 }
 
 // failure is an answer that is no call with an end or on its way, as an error.

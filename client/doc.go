@@ -9,7 +9,8 @@
 //   - One try is one request on the wire, and every one is counted, logged and
 //     returned ([Try]). Nothing below it sends again, and no redirect is
 //     followed ([Transport]).
-//   - What an answer means stands in one pure function, [Classify].
+//   - What an answer means stands in one pure function, [Classify]. One that is about
+//     another key, tool or call is none.
 //   - After a lost answer it asks by key before it sends again. An outcome that was
 //     unknown once stays unknown in every error until something settles it: the
 //     call itself, or a conflict, which says that the key was never ours.

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"hash/crc32"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -27,6 +28,7 @@ var (
 	ErrJournalFull   = errors.New("client: the journal is full of requests whose outcome is not known")
 	ErrJournalBytes  = errors.New("client: the journal has this key with another request")
 	ErrJournalClosed = errors.New("client: the journal is closed")
+	ErrJournalMoved  = errors.New("client: the journal's file was moved, removed or replaced while it was open")
 )
 
 const (
@@ -38,6 +40,10 @@ const (
 
 	// maxEnded is how many keys with a known outcome are remembered.
 	maxEnded = 1000
+
+	// maxFile is more than the file can get: what is open, twice over before it
+	// is written anew, the ends of all that, and what is remembered.
+	maxFile = 4*maxOpenBytes + minWaste
 
 	// minWaste is how much of the file may be of no use before it is written
 	// anew.
@@ -65,6 +71,9 @@ const (
 // file is written anew, to a second file that then takes its name, when more than
 // 1 MiB and more than half of it is of no use.
 //
+// Whoever moves, removes or replaces the file of an open journal finds it noticed at
+// the next request, which is refused: what is noted where nobody looks is lost.
+//
 // The lock is flock's on the file itself, not on a file beside it, so that it goes
 // with the process, however it ends, and nothing stale is left.
 type Journal struct {
@@ -88,6 +97,10 @@ type entry struct {
 	line  int64 // bytes of its last line
 	seq   int
 	users int // calls of this process that are under way
+
+	// unsure is that one of those has returned and did not know. What another
+	// one of them was refused does not settle it then.
+	unsure bool
 }
 
 // record is a line of the journal.
@@ -139,12 +152,17 @@ func decode(line []byte) (record, error) {
 // eyes only. The error matches ErrJournalInUse or ErrJournalDamage where it is
 // that; the file is then left as it is.
 func OpenJournal(path string) (*Journal, error) {
-	if target, err := filepath.EvalSymlinks(path); err == nil {
-		path = target // a link stays one when the file is written anew
-	}
 	f, err := openLocked(path)
 	if err != nil {
 		return nil, err
+	}
+	// A link stays one when the file is written anew. It is followed only now,
+	// since it may have led to nothing until the file was made.
+	if path, err = filepath.Abs(path); err == nil {
+		path, err = filepath.EvalSymlinks(path)
+	}
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("client: journal: %w", err), f.Close())
 	}
 	j := &Journal{path: path, f: f, entries: map[string]*entry{}, limit: maxOpenBytes}
 	if err := j.load(); err != nil {
@@ -195,7 +213,11 @@ func lock(f *os.File) error {
 
 // load reads the file, and begins one that is empty.
 func (j *Journal) load() error {
-	data, err := os.ReadFile(j.path)
+	st, err := j.f.Stat()
+	if err == nil && st.Size() > maxFile {
+		return j.damaged(maxFile, errors.New("longer than a journal gets"))
+	}
+	data, err := io.ReadAll(j.f) // of what is locked, whatever has the name
 	if err != nil {
 		return fmt.Errorf("client: journal: %w", err)
 	}
@@ -311,7 +333,7 @@ func (j *Journal) note(r record, line int) *entry {
 	} else {
 		j.forget(e)
 	}
-	e.record, e.line, e.seq = r, int64(line), j.seq
+	e.record, e.line, e.seq, e.unsure = r, int64(line), j.seq, false
 	j.live += e.line
 	if r.isOpen() {
 		j.opened += e.line
@@ -356,7 +378,7 @@ func (j *Journal) append(r record, durable bool) (*entry, error) {
 	}
 	if _, err := j.f.Write(b); err != nil {
 		j.broken = fmt.Errorf("client: journal: an earlier write failed; open it again: %w", err)
-		return nil, j.broken
+		return nil, fmt.Errorf("client: journal: %w", err)
 	}
 	j.size += int64(len(b))
 	if durable {
@@ -368,13 +390,49 @@ func (j *Journal) append(r record, durable bool) (*entry, error) {
 	return j.note(r, len(b)), nil
 }
 
-// begin makes a request durable before it is sent. resumed means that it was begun
-// before and has no known outcome: it may have been sent, since then.
-func (j *Journal) begin(f frozen) (began time.Time, resumed bool, err error) {
+// named reports whether the file still has its name. It would be of no use to
+// whoever comes next.
+func (j *Journal) named() error {
+	own, err := j.f.Stat()
+	if err != nil {
+		return fmt.Errorf("client: journal: %w", err)
+	}
+	now, err := os.Stat(j.path)
+	if errors.Is(err, fs.ErrNotExist) || err == nil && !os.SameFile(own, now) {
+		return ErrJournalMoved
+	}
+	if err != nil {
+		return fmt.Errorf("client: journal: %w", err)
+	}
+	return nil
+}
+
+// begun is how a request stands in the journal when it is about to be sent.
+type begun struct {
+	first   time.Time // when it was first begun, where that was before; else zero
+	resumed bool      // it was begun before and has no known outcome: it may have been sent, since then
+	doubt   bool      // it may have been done
+}
+
+// doubts reports whether a request may have been done, by what the journal knows.
+func (j *Journal) doubts(f frozen) bool {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	e := j.entries[f.key.Name]
+	return e != nil && bytes.Equal(e.Digest, digest(f.body)) && e.doubt()
+}
+
+func (e *entry) doubt() bool { return e.isOpen() || e.Effect != idem.DoubtNone }
+
+// begin makes a request durable before it is sent.
+func (j *Journal) begin(f frozen) (begun, error) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	if err := j.usable(); err != nil {
-		return time.Time{}, false, err
+		return begun{}, err
+	}
+	if err := j.named(); err != nil {
+		return begun{}, err
 	}
 	now := time.Now().Round(0)
 	sum := digest(f.body)
@@ -382,34 +440,35 @@ func (j *Journal) begin(f frozen) (began time.Time, resumed bool, err error) {
 	switch {
 	case e == nil:
 	case !bytes.Equal(e.Digest, sum):
-		return time.Time{}, false, ErrJournalBytes
+		return begun{}, ErrJournalBytes
 	case e.isOpen():
 		e.users++
-		return e.Began, true, nil
+		return begun{first: e.Began, resumed: true, doubt: true}, nil
 	case !e.Expires.IsZero() && !now.Before(e.Expires):
-		return time.Time{}, false, &Error{
+		return begun{}, &Error{
 			Code: idem.CodeKeyExpired, Key: f.key.HeaderValue(), Effect: e.Effect,
 			Message: fmt.Sprintf("the journal knows the outcome of this key, and its window ended at %s: it is not sent again", e.Expires.Format(time.RFC3339)),
 		}
 	}
 	if err := j.compact(); err != nil {
-		return time.Time{}, false, err
+		return begun{}, err
 	}
-	users := 0
+	users, doubt := 0, false
 	if e != nil {
-		users = e.users
+		users, doubt = e.users, e.doubt()
 	}
-	e, err = j.append(record{Op: opBegin, Key: f.key.Name, Tool: f.tool, Began: now, Body: f.body, Digest: sum}, true)
+	e, err := j.append(record{Op: opBegin, Key: f.key.Name, Tool: f.tool, Began: now, Body: f.body, Digest: sum}, true)
 	if err != nil {
-		return time.Time{}, false, err
+		return begun{}, err
 	}
 	e.users = users + 1
-	return time.Time{}, false, nil // not sent yet
+	return begun{doubt: doubt}, nil
 }
 
 // settlement is what is known when a call returns.
 type settlement struct {
 	known   bool // nothing more can be learnt by asking again
+	final   bool // and that is of the key, not only of what one call has sent
 	effect  idem.Doubt
 	expires time.Time
 }
@@ -418,11 +477,14 @@ func settlementOf(out Outcome, err error) settlement {
 	var e *Error
 	switch {
 	case err == nil:
-		return settlement{known: out.Call.Status.Ended(), effect: out.Try.Verdict.Effect, expires: out.Call.expiresAt()}
+		return settlement{known: out.Call.Status.Ended(), final: true, effect: out.Try.Verdict.Effect, expires: out.Call.expiresAt()}
 	case !errors.As(err, &e):
 		return settlement{}
 	default:
-		return settlement{known: e.Effect != idem.DoubtUnknown || e.Code == idem.CodeKeyExpired, effect: e.Effect}
+		return settlement{
+			known: e.Effect != idem.DoubtUnknown || e.Code == idem.CodeKeyExpired, effect: e.Effect,
+			final: e.Code == idem.CodeConflict || e.Code == idem.CodeKeyExpired,
+		}
 	}
 }
 
@@ -436,7 +498,8 @@ func (j *Journal) settle(key string, s settlement) error {
 		return nil
 	}
 	e.users--
-	if !s.known || e.users > 0 {
+	e.unsure = e.unsure || !s.known
+	if !s.known || e.users > 0 || e.unsure && !s.final {
 		return nil
 	}
 	if err := j.usable(); err != nil {
@@ -473,7 +536,8 @@ func (j *Journal) compact() error {
 		}
 		b.Write(line)
 	}
-	next, err := writeLocked(j.path+".new", b.Bytes())
+	// Hidden, so that it is not another journal of the same owner.
+	next, err := writeLocked(filepath.Join(filepath.Dir(j.path), "."+filepath.Base(j.path)+".new"), b.Bytes())
 	if err != nil {
 		return fmt.Errorf("client: journal: %w", err)
 	}
@@ -490,9 +554,13 @@ func (j *Journal) compact() error {
 }
 
 // writeLocked makes a file with what it is to have, synced and locked, so that it
-// is never without a lock under the name that it gets.
+// is never without a lock under the name that it gets. What a crash has left under
+// the name goes; it is removed, not emptied, since it may be a link to anything.
 func writeLocked(path string, data []byte) (*os.File, error) {
-	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_TRUNC|os.O_APPEND, 0o600)
+	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_EXCL|os.O_APPEND, 0o600)
 	if err != nil {
 		return nil, err
 	}

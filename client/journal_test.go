@@ -37,13 +37,13 @@ func freeze(t *testing.T, key string, args string) frozen {
 
 func begin(t *testing.T, j *Journal, key string) {
 	t.Helper()
-	if _, _, err := j.begin(freeze(t, key, "{}")); err != nil {
+	if _, err := j.begin(freeze(t, key, "{}")); err != nil {
 		t.Fatal(err)
 	}
 }
 
 var (
-	settled = settlement{known: true, effect: idem.DoubtCommitted}
+	settled = settlement{known: true, final: true, effect: idem.DoubtCommitted}
 	unknown = settlement{effect: idem.DoubtUnknown}
 )
 
@@ -70,7 +70,7 @@ func TestJournal(t *testing.T) {
 	if err := j.Close(); err != nil {
 		t.Error(err)
 	}
-	if _, _, err := j.begin(freeze(t, "e", "{}")); !errors.Is(err, ErrJournalClosed) {
+	if _, err := j.begin(freeze(t, "e", "{}")); !errors.Is(err, ErrJournalClosed) {
 		t.Errorf("after Close: %v", err)
 	}
 
@@ -81,16 +81,16 @@ func TestJournal(t *testing.T) {
 	if f := j.open()[0]; string(f.body) != `{"tool":"charge","args":{}}` || f.tool != "charge" {
 		t.Errorf("%+v", f)
 	}
-	if _, resumed, err := j.begin(freeze(t, "b", "{}")); err != nil || !resumed {
-		t.Errorf("the same again: %v, %v", resumed, err)
+	if b, err := j.begin(freeze(t, "b", "{}")); err != nil || !b.resumed || !b.doubt {
+		t.Errorf("the same again: %+v, %v", b, err)
 	}
 	for _, key := range []string{"a", "b"} {
-		if _, _, err := j.begin(freeze(t, key, `{"x":1}`)); !errors.Is(err, ErrJournalBytes) {
+		if _, err := j.begin(freeze(t, key, `{"x":1}`)); !errors.Is(err, ErrJournalBytes) {
 			t.Errorf("%s with another request: %v", key, err)
 		}
 	}
-	if _, resumed, err := j.begin(freeze(t, "a", "{}")); err != nil || resumed {
-		t.Errorf("an ended one, asked for again: %v, %v", resumed, err)
+	if b, err := j.begin(freeze(t, "a", "{}")); err != nil || b.resumed || !b.doubt {
+		t.Errorf("an ended one, asked for again: %+v, %v", b, err)
 	}
 	if got := j.Open(); !slices.Equal(got, []string{"b", "d", "a"}) {
 		t.Errorf("open: %v", got)
@@ -110,6 +110,160 @@ func TestJournalOneKeyTwice(t *testing.T) {
 		if got := j.Open(); len(got) != open {
 			t.Errorf("open: %v", got)
 		}
+	}
+}
+
+// One of them does not know whether its request was carried out, the last one was
+// refused: that settles nothing, and the end of the call does.
+func TestJournalOneKeyTwiceInDoubt(t *testing.T) {
+	refused := settlement{known: true, effect: idem.DoubtNone}
+	for name, order := range map[string][]settlement{"unknown first": {unknown, refused}, "refused first": {refused, unknown}} {
+		j := openJournal(t, filepath.Join(t.TempDir(), "journal"))
+		begin(t, j, "k")
+		begin(t, j, "k")
+		for _, s := range order {
+			if err := j.settle("k", s); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if got := j.Open(); len(got) != 1 {
+			t.Errorf("%s: open: %v", name, got)
+		}
+		begin(t, j, "k")
+		if err := j.settle("k", settled); err != nil || len(j.Open()) != 0 {
+			t.Errorf("%s: %v, open: %v", name, err, j.Open())
+		}
+	}
+}
+
+// Nobody says "it was not done" of what the journal knows better.
+func TestJournalKeepsTheDoubt(t *testing.T) {
+	tools := func(window string) step {
+		return step{status: 200, body: `{"tools":[{"name":"charge","window":"` + window + `"}]}`}
+	}
+	path := filepath.Join(t.TempDir(), "journal")
+	j := openJournal(t, path)
+	begin(t, j, "open")
+	begin(t, j, "done")
+	if err := j.settle("done", settled); err != nil {
+		t.Fatal(err)
+	}
+	call := func(t *testing.T, tools step, key string, prepare func(c *Client)) {
+		t.Helper()
+		c, err := New("http://idemd.test", Options{Policy: swift(), Journal: j})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		c.http.Transport = roundTripper(func(r *http.Request) (*http.Response, error) {
+			if r.URL.Path == pathTools {
+				return respond(tools.status, tools.body), nil
+			}
+			return respond(401, refusalDoc("unauthorized")), nil
+		})
+		prepare(c)
+		var e *Error
+		if _, err := c.Call(t.Context(), Request{Tool: "charge", Args: []byte("{}"), Key: key}); !errors.As(err, &e) || e.Effect != idem.DoubtUnknown {
+			t.Errorf("%+v", err)
+		}
+		if got := j.Open(); !slices.Contains(got, "open") {
+			t.Errorf("open: %v", got)
+		}
+	}
+	nothing := func(*Client) {}
+	t.Run("refused, and done before", func(t *testing.T) { call(t, tools("24h"), "done", nothing) })
+	t.Run("window too short", func(t *testing.T) { call(t, tools("1s"), "open", nothing) })
+	t.Run("window unknown", func(t *testing.T) {
+		call(t, step{status: 500}, "open", func(c *Client) { c.o.Policy.RequireWindow = true })
+	})
+	t.Run("client closed", func(t *testing.T) { call(t, tools("24h"), "open", (*Client).Close) })
+	t.Run("journal closed", func(t *testing.T) {
+		call(t, tools("24h"), "open", func(*Client) {
+			if err := j.Close(); err != nil {
+				t.Fatal(err)
+			}
+		})
+	})
+}
+
+// What is noted in a file without its name is found by nobody.
+func TestJournalIsMoved(t *testing.T) {
+	for name, move := range map[string]func(path string) error{
+		"away":     func(path string) error { return os.Rename(path, path+".old") },
+		"removed":  os.Remove,
+		"replaced": func(path string) error { return errors.Join(os.Remove(path), os.WriteFile(path, nil, 0o600)) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := newIdemd(t, time.Hour)
+			path := filepath.Join(t.TempDir(), "journal")
+			c := newClient(t, d.url, Options{Journal: openJournal(t, path)})
+			if err := move(path); err != nil {
+				t.Fatal(err)
+			}
+			_, err := c.Call(t.Context(), charge("k", "1"))
+			var e *Error
+			if !errors.As(err, &e) || e.Code != CodeJournal || e.Effect != idem.DoubtNone || !errors.Is(err, ErrJournalMoved) || len(d.posts()) != 0 {
+				t.Errorf("%+v, %d submissions", err, len(d.posts()))
+			}
+		})
+	}
+}
+
+// Writing the file anew touches nothing of its neighbours, whatever their names are,
+// and follows no link that lies in its way.
+func TestJournalLeavesItsNeighboursAlone(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "journal")
+	neighbours := []string{path + ".new", filepath.Join(dir, "target")}
+	for _, n := range neighbours {
+		if err := os.WriteFile(n, []byte("precious"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.Symlink(neighbours[1], filepath.Join(dir, ".journal.new")); err != nil {
+		t.Fatal(err)
+	}
+	j := openJournal(t, path)
+	waste(t, j)
+	if j.size > minWaste {
+		t.Fatal("it was not written anew")
+	}
+	for _, n := range neighbours {
+		if b, err := os.ReadFile(n); err != nil || string(b) != "precious" {
+			t.Errorf("%s: %q, %v", n, b, err)
+		}
+	}
+}
+
+func TestJournalTooLong(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "journal")
+	j := openJournal(t, path)
+	begin(t, j, "k")
+	if err := j.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Truncate(path, 1<<40); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := OpenJournal(path); !errors.Is(err, ErrJournalDamage) {
+		t.Errorf("%v", err)
+	}
+}
+
+// A link that leads to nothing yet stays one, too.
+func TestJournalBehindALinkToNothing(t *testing.T) {
+	dir := t.TempDir()
+	target, link := filepath.Join(dir, "target"), filepath.Join(dir, "link")
+	if err := os.Symlink(target, link); err != nil {
+		t.Fatal(err)
+	}
+	j := openJournal(t, link)
+	waste(t, j)
+	if st, err := os.Lstat(link); err != nil || st.Mode()&os.ModeSymlink == 0 {
+		t.Errorf("the link is gone: %v, %v", st, err)
+	}
+	if _, err := OpenJournal(target); !errors.Is(err, ErrJournalInUse) {
+		t.Errorf("%v", err)
 	}
 }
 
@@ -158,7 +312,7 @@ func waste(t *testing.T, j *Journal) (largest int64) {
 	args := `{"x":"` + strings.Repeat("y", 100_000) + `"}`
 	for n := range 100 {
 		key := fmt.Sprint("waste-", n)
-		if _, _, err := j.begin(freeze(t, key, args)); err != nil {
+		if _, err := j.begin(freeze(t, key, args)); err != nil {
 			t.Fatal(err)
 		}
 		if err := j.settle(key, settled); err != nil {
@@ -196,7 +350,7 @@ func TestJournalIsWrittenAnew(t *testing.T) {
 		if got := j.Open(); !slices.Equal(got, []string{"open-1", "open-2"}) {
 			t.Errorf("open: %v", got)
 		}
-		if _, _, err := j.begin(freeze(t, "ended", `{"x":1}`)); !errors.Is(err, ErrJournalBytes) {
+		if _, err := j.begin(freeze(t, "ended", `{"x":1}`)); !errors.Is(err, ErrJournalBytes) {
 			t.Errorf("an ended key is forgotten: %v", err)
 		}
 		if err := j.Close(); err != nil {
@@ -204,7 +358,7 @@ func TestJournalIsWrittenAnew(t *testing.T) {
 		}
 		j = openJournal(t, path)
 	}
-	if _, err := os.Stat(path + ".new"); !errors.Is(err, os.ErrNotExist) {
+	if _, err := os.Stat(filepath.Join(filepath.Dir(path), "."+filepath.Base(path)+".new")); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("left behind: %v", err)
 	}
 }
@@ -214,6 +368,7 @@ func TestJournalRemembersSoManyKeys(t *testing.T) {
 	j := openJournal(t, path)
 	j.f.Close()
 	j.f = nullFile(t) // a thousand syncs tell nothing
+	j.path = fmt.Sprintf("/proc/self/fd/%d", j.f.Fd())
 	begin(t, j, "ended once, and open again")
 	if err := j.settle("ended once, and open again", settled); err != nil {
 		t.Fatal(err)
@@ -464,7 +619,7 @@ func TestJournalAndWindow(t *testing.T) {
 				return respond(200, `{"tools":[{"name":"charge","window":"24h"}]}`), nil
 			case r.Method == http.MethodPost:
 				asked.WriteByte('S')
-				return respond(200, strings.Replace(callDoc("succeeded"), `"expires_at":null`, `"expires_at":"`+expires+`"`, 1)), nil
+				return respond(200, strings.NewReplacer(`"k"`, `"new"`, `"expires_at":null`, `"expires_at":"`+expires+`"`).Replace(callDoc("succeeded"))), nil
 			}
 			asked.WriteByte('F')
 			return respond(404, refusalDoc("not_found")), nil

@@ -90,6 +90,33 @@ func TestPause(t *testing.T) {
 	}
 }
 
+// More patience than there is time does not turn into none.
+func TestTimeoutIsEndless(t *testing.T) {
+	p := swift()
+	p.Timeout, p.Tries = math.MaxInt64, 1
+	c := newClient(t, "http://idemd.test", Options{Policy: p})
+	c.http.Transport = roundTripper(func(r *http.Request) (*http.Response, error) {
+		if err := r.Context().Err(); err != nil {
+			return nil, err
+		}
+		return respond(200, callDoc("succeeded")), nil
+	})
+	if _, err := c.Call(t.Context(), charge("k", "1")); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestRetryAfter(t *testing.T) {
+	for s, want := range map[string]time.Duration{
+		"": 0, "7": 7 * time.Second, "-1": 0, "1.5": 0, "Sun, 29 Nov 2026 16:00:00 GMT": 0,
+		"2147483647": math.MaxInt32 * time.Second, "99999999999999999999999": (1<<31 - 1) * time.Second,
+	} {
+		if got := retryAfter(http.Header{"Retry-After": {s}}); got != want {
+			t.Errorf("%q: %v, want %v", s, got, want)
+		}
+	}
+}
+
 // roundTripper is a network.
 type roundTripper func(*http.Request) (*http.Response, error)
 

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"unicode/utf8"
 
 	"github.com/idemd/idemd/idem"
 )
@@ -43,8 +44,11 @@ func (r Request) freeze() (frozen, error) {
 	if err != nil {
 		return frozen{}, refused(r.Key, err, "")
 	}
-	if r.Tool == "" {
+	switch {
+	case r.Tool == "":
 		return frozen{}, refused(r.Key, idem.Errorf(idem.CodeBadRequest, "the tool's name is empty"), "")
+	case !utf8.ValidString(r.Tool), r.ClientID != nil && !utf8.ValidString(*r.ClientID): // JSON would change it
+		return frozen{}, refused(r.Key, idem.Errorf(idem.CodeBadRequest, "the name of the tool or of the client is not UTF-8"), "")
 	}
 	if _, err := idem.Canonical(r.Args); err != nil { // what the server would refuse
 		return frozen{}, refused(r.Key, err, "the arguments: ")

@@ -55,7 +55,8 @@ func newHTTP(keep bool) *http.Transport {
 }
 
 // RoundTrip sends one request. The error matches [ErrNotSent] where no
-// connection was made; after any other error the request may have arrived.
+// connection was made; after any other error the request may have arrived. A
+// change of protocol (101) is such an error.
 func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	var sent atomic.Bool
 	ctx := httptrace.WithClientTrace(req.Context(), &httptrace.ClientTrace{
@@ -68,8 +69,14 @@ func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 		via = t.single
 	}
 	resp, err := via.RoundTrip(once)
-	if err != nil && !sent.Load() {
+	switch {
+	case err != nil && !sent.Load():
 		return nil, fmt.Errorf("%w: %w", ErrNotSent, err)
+	case err == nil && resp.StatusCode == http.StatusSwitchingProtocols:
+		// Its body is the bare connection, which no context ends: whoever read
+		// it would wait for as long as the server likes.
+		_ = resp.Body.Close()
+		return nil, errors.New("the server changed the protocol, which nobody asked for")
 	}
 	return resp, err
 }

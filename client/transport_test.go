@@ -9,6 +9,9 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
+
+	"github.com/idemd/idemd/idem"
 )
 
 // rude is a server on a raw socket. It answers the first request of a connection
@@ -67,6 +70,68 @@ func (s *rude) seen() (requests, conns int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return len(s.requests), s.conns
+}
+
+// raw is a server that reads one request of each connection, writes bytes, and then
+// closes the connection, or leaves that to the client.
+func raw(t *testing.T, answer string, leave bool) (url string) {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var all sync.WaitGroup
+	all.Go(func() {
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			all.Go(func() {
+				defer conn.Close()
+				in := bufio.NewReader(conn)
+				if r, err := http.ReadRequest(in); err == nil {
+					_, _ = io.Copy(io.Discard, r.Body)
+				}
+				_, _ = io.WriteString(conn, answer)
+				if leave {
+					_, _ = io.Copy(io.Discard, in)
+				}
+			})
+		}
+	})
+	t.Cleanup(func() { _ = l.Close(); all.Wait() })
+	return "http://" + l.Addr().String()
+}
+
+// What no honest server sends is no answer, and nobody waits for its end.
+func TestHostileAnswers(t *testing.T) {
+	held := refusalDoc("outcome_unknown")
+	for _, tc := range []struct {
+		name, answer string
+		leave        bool
+		effect       idem.Doubt
+		code         idem.Code
+	}{
+		{"another protocol", "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: x\r\n\r\n", true, idem.DoubtUnknown, CodeNoAnswer},
+		{"half a refusal that does not tell its end", "HTTP/1.0 409 Conflict\r\n\r\n" + held[:len(held)/2], false, idem.DoubtUnknown, CodeNoAnswer},
+		{"none of a refusal that does not tell its end", "HTTP/1.0 409 Conflict\r\n\r\n", false, idem.DoubtUnknown, CodeNoAnswer},
+		{"a refusal that does not tell its end", "HTTP/1.0 422 No\r\n\r\n" + refusalDoc("invalid_arguments"), false, idem.DoubtNone, idem.CodeInvalidArguments},
+		{"somebody's page that does not tell its end", "HTTP/1.0 404 Not Found\r\n\r\n<p>no", false, idem.DoubtNone, CodeNotIdemd},
+		{"headers without an end", "HTTP/1.1 200 OK\r\n" + strings.Repeat("X: "+strings.Repeat("y", 1000)+"\r\n", 1100), true, idem.DoubtUnknown, CodeNoAnswer},
+		{"a chunk that is cut off", "HTTP/1.1 409 Conflict\r\nTransfer-Encoding: chunked\r\n\r\n5\r\n{\"err\r\n", false, idem.DoubtUnknown, CodeNoAnswer},
+		{"two lengths", "HTTP/1.1 200 OK\r\nContent-Length: 2\r\nContent-Length: 3\r\n\r\n{}", false, idem.DoubtUnknown, CodeNoAnswer},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			p := swift()
+			p.Timeout = time.Minute
+			_, err := newClient(t, raw(t, tc.answer, tc.leave), Options{Policy: p}).Submit(t.Context(), charge("k", "1"))
+			var e *Error
+			if !errors.As(err, &e) || e.Effect != tc.effect || e.Code != tc.code {
+				t.Errorf("%+v", err)
+			}
+		})
+	}
 }
 
 // C30: one try is one request on the wire, also when a connection that is used

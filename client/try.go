@@ -2,6 +2,7 @@ package client
 
 import (
 	"encoding/json"
+	"strings"
 	"time"
 
 	"github.com/idemd/idemd/idem"
@@ -117,18 +118,38 @@ func ParseCall(body []byte) *Call {
 	return &c
 }
 
+// What is kept of the words of a server, in bytes: a try is kept, logged and shown,
+// and there may be thousands.
+const (
+	maxCode    = 64
+	maxMessage = 4 << 10
+)
+
 // ParseRefusal reads idemd's own error document; nil where the body is none. Many
-// services write {"error":{"code":…}}; "effect" is what tells idemd's apart.
+// services write {"error":{"code":…}}; "effect" is what tells idemd's apart. A message
+// is cut at 4 KiB, and no code is over 64 bytes.
 func ParseRefusal(body []byte) *Refusal {
 	var doc struct {
 		Error *Refusal `json:"error"`
 	}
-	if json.Unmarshal(body, &doc) != nil || doc.Error == nil || doc.Error.Code == "" {
+	if json.Unmarshal(body, &doc) != nil || doc.Error == nil || doc.Error.Code == "" || len(doc.Error.Code) > maxCode {
 		return nil
+	}
+	doc.Error.Message = clip(doc.Error.Message, maxMessage)
+	if _, err := idem.ParseCallID(doc.Error.CallID); err != nil {
+		doc.Error.CallID = ""
 	}
 	switch doc.Error.Effect {
 	case idem.DoubtNone, idem.DoubtUnknown, idem.DoubtCommitted:
 		return doc.Error
 	}
 	return nil
+}
+
+// clip cuts text to so many bytes, between two runes.
+func clip(s string, most int) string {
+	if len(s) <= most {
+		return s
+	}
+	return strings.ToValidUTF8(s[:most], "")
 }

@@ -50,12 +50,15 @@ func (c *Client) handshake(ctx context.Context, f frozen) (time.Duration, error)
 }
 
 // window is how long the server remembers a key of a tool. It asks once for all
-// tools, and again for a tool that was not among them.
+// tools, and again for a tool that was not among them. Nobody waits longer for it,
+// others who ask included, than one question may take.
 func (c *Client) window(ctx context.Context, tool string) (time.Duration, error) {
+	ctx, cancel := context.WithTimeout(ctx, c.o.Policy.Timeout)
+	defer cancel()
 	select {
 	case c.windows.turn <- struct{}{}:
 	case <-ctx.Done():
-		return 0, ctx.Err()
+		return 0, cause(ctx.Err())
 	}
 	defer func() { <-c.windows.turn }()
 	if w, known := c.windows.of[tool]; known {
@@ -76,7 +79,7 @@ func (c *Client) window(ctx context.Context, tool string) (time.Duration, error)
 	}
 	of := make(map[string]time.Duration, len(doc.Tools))
 	for _, t := range doc.Tools {
-		if w, err := time.ParseDuration(t.Window); err == nil && w > 0 {
+		if w, err := time.ParseDuration(t.Window); err == nil { // none at all is too short for anybody
 			of[t.Name] = w
 		}
 	}

@@ -11,6 +11,7 @@ import (
 	randv2 "math/rand/v2"
 	"os"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/idemd/idemd/client"
@@ -40,6 +41,10 @@ type callCmd struct {
 // maxRetries is how often the client may send again.
 const maxRetries = 999
 
+// maxArgs is how much is read of arguments, in bytes. The server takes less; that it
+// refuses more is its word to say, but something that does not end is not read.
+const maxArgs = 16 << 20
+
 // noPatience is how long retries may go on: as long as there are any.
 const noPatience = 24 * time.Hour
 
@@ -47,7 +52,7 @@ const noPatience = 24 * time.Hour
 func (*callCmd) Help() string {
 	return `The result goes to stdout. After exit code 5 the call may or may not have been made: run the same command again with the same key, which does no harm, or look with find.
 
-With retries it first asks how long the server remembers a key, and refuses to start if they could take longer. After a lost answer it asks for the call by its key before it sends it again.`
+With retries or a journal it first asks how long the server remembers a key, and refuses to start if they could take longer. After a lost answer it asks for the call by its key before it sends it again.`
 }
 
 const noKey = `--key is missing or empty
@@ -149,15 +154,25 @@ func (c *callCmd) key() (string, error) {
 // args reads the arguments. They go out byte for byte as they were given, so
 // that no number is rounded on the way.
 func (c *callCmd) args(con *console) (json.RawMessage, error) {
-	args := []byte(c.Args)
-	var err error
+	var from io.Reader
 	if c.Args == "-" {
-		args, err = io.ReadAll(con.stdin)
+		from = con.stdin
 	} else if file, ok := strings.CutPrefix(c.Args, "@"); ok {
-		args, err = os.ReadFile(file)
+		f, err := os.Open(file)
+		if err != nil {
+			return nil, exit(exitUsage, "cannot read the arguments: %v", err)
+		}
+		defer func() { _ = f.Close() }() // it was only read
+		from = f
+	} else {
+		return []byte(c.Args), nil
 	}
-	if err != nil {
+	args, err := io.ReadAll(io.LimitReader(from, maxArgs+1))
+	switch {
+	case err != nil:
 		return nil, exit(exitUsage, "cannot read the arguments: %v", err)
+	case len(args) > maxArgs:
+		return nil, exit(exitUsage, "the arguments are over %d MiB", maxArgs>>20)
 	}
 	return args, nil
 }
@@ -228,6 +243,9 @@ func (c *callCmd) show(con *console, a client.Answer) error {
 	con.say("%s, attempt %d, call %s%s", call.Status, call.Attempt, plain(call.CallID), again)
 	if call.Error != nil {
 		con.say("%s", failureText(call.Error))
+		if a.Try.Verdict.Effect == idem.DoubtUnknown {
+			con.say("The tool gave no answer, so it may have done its work all the same. Never ask for it under a new key.")
+		}
 	}
 	return exitQuietly(exitCodeOf(call))
 }
@@ -277,8 +295,9 @@ func journalExit(err error) error {
 	switch {
 	case errors.Is(err, client.ErrJournalBytes):
 		code = exitConflict
-	case errors.Is(err, client.ErrJournalInUse), errors.Is(err, client.ErrJournalFull):
-		code = exitUnavailable
+	case errors.Is(err, client.ErrJournalInUse), errors.Is(err, client.ErrJournalFull), errors.Is(err, client.ErrJournalMoved),
+		errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT), errors.Is(err, syscall.EFBIG), errors.Is(err, syscall.EIO):
+		code = exitUnavailable // it may do at another time
 	}
 	var e *client.Error
 	if errors.As(err, &e) && e.Err != nil {

@@ -2,10 +2,13 @@ package main
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"io"
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -25,6 +28,7 @@ func TestCall(t *testing.T) {
 		{"succeeded", reply{status: 200, body: call("succeeded", `{"a":1}`, "null")}, exitSucceeded, `{"a":1}` + "\n", "succeeded, attempt 2, call " + testID + "\n"},
 		{"given again", reply{status: 200, body: call("succeeded", `{"a":1}`, "null"), header: map[string]string{"Idempotent-Replayed": "true"}}, exitSucceeded, `{"a":1}` + "\n", "given again"},
 		{"failed", reply{status: 200, body: call("failed", "null", failed)}, exitFailed, "", "tool_failed: no\uFFFD (the same key may ask again)"},
+		{"failed without an answer", reply{status: 200, body: call("failed", "null", `{"code":"tool_timeout","message":"late","retryable":true}`)}, exitFailed, "", "may have done its work"},
 		{"pending", reply{status: 202, body: call("pending", "null", "null")}, exitPending, "", "pending"},
 		{"running", reply{status: 202, body: call("running", "null", "null")}, exitPending, "", "running"},
 		{"conflict", reply{status: 409, body: refuse("idempotency_conflict")}, exitConflict, "", "idempotency_conflict: the words (call " + testID + ")"},
@@ -46,6 +50,7 @@ func TestCall(t *testing.T) {
 		{"somebody's 503", reply{status: 503, body: "no upstream"}, exitUnknown, "", "not idemd's"},
 		{"somebody's 404", reply{status: 404, body: "404 page not found"}, exitUsage, "", "--url"},
 		{"somebody's 408", reply{status: 408}, exitUnknown, "", "not idemd's"},
+		{"another key's call", reply{status: 200, body: strings.Replace(call("succeeded", "1", "null"), `"k"`, `"other"`, 1)}, exitUnknown, "", "about another call"},
 		{"redirect", reply{status: 307, header: map[string]string{"Location": "/v1/tool-calls"}}, exitUsage, "", "--url"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -55,7 +60,7 @@ func TestCall(t *testing.T) {
 				if json {
 					o := runIdemd(t, "", append(args, "--json")...)
 					want := tc.reply.body + "\n"
-					if tc.reply.half || !strings.HasPrefix(tc.reply.body, "{") {
+					if tc.reply.half || tc.name == "another key's call" || !strings.HasPrefix(tc.reply.body, "{") {
 						want = ""
 					}
 					if o.code != tc.code || o.stdout != want {
@@ -224,7 +229,7 @@ func TestCallKeyFrom(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, from := range []string{`user-7/2026-11,charge,{"to":"a,b","amount":1}`, `user-7/2026-11,charge,{"amount": 1.0, "to":" a,b "}`} {
-		s := serve(t, reply{status: 200, body: call("succeeded", "1", "null")})
+		s := serve(t, reply{status: 200, body: strings.Replace(call("succeeded", "1", "null"), `"k"`, `"`+key+`"`, 1)})
 		runIdemd(t, "", "call", "charge", "{}", "--key-from", from, "--url", s.URL).want(t, exitSucceeded, "1\n", "succeeded")
 		if asked := s.asked(); len(asked) != 1 || asked[0].key != key {
 			t.Errorf("asked %+v, want the key %s", asked, key)
@@ -246,7 +251,7 @@ func TestCallKeyFrom(t *testing.T) {
 
 // The damage that a new key does, and the warning that goes with it.
 func TestCallNewKeyOnRetry(t *testing.T) {
-	s := serve(t, reply{lose: true}, reply{status: 503, body: refuse("unavailable"), header: map[string]string{"Retry-After": "7"}}, reply{status: 200, body: call("succeeded", "1", "null")})
+	s := serve(t, reply{lose: true}, reply{status: 503, body: refuse("unavailable"), header: map[string]string{"Retry-After": "7"}}, reply{status: 200, body: call("succeeded", "1", "null"), echo: true})
 	o := runIdemd(t, "", "call", "charge", "{}", "--key", `"\"k"`, "--url", s.URL, "--retries", "5", "--new-key-on-retry")
 	o.want(t, exitSucceeded, "1\n", "WARNING", "carried out a second time", "A NEW KEY")
 	asked := s.asked()
@@ -323,6 +328,22 @@ func TestOneRequestForOneTry(t *testing.T) {
 	}
 }
 
+// A journal that cannot be written now is not a mistake of the caller's.
+func TestJournalExit(t *testing.T) {
+	for err, code := range map[error]int{
+		client.ErrJournalBytes: exitConflict, client.ErrJournalInUse: exitUnavailable, client.ErrJournalFull: exitUnavailable,
+		client.ErrJournalMoved: exitUnavailable, client.ErrJournalDamage: exitUsage,
+		syscall.ENOSPC: exitUnavailable, syscall.EIO: exitUnavailable, syscall.EFBIG: exitUnavailable, syscall.EDQUOT: exitUnavailable,
+		syscall.EACCES: exitUsage, syscall.ENOENT: exitUsage,
+	} {
+		var e *exitError
+		behind := &client.Error{Code: client.CodeJournal, Err: fmt.Errorf("client: journal: %w", &os.PathError{Op: "write", Path: "j", Err: err})}
+		if got := journalExit(behind); !errors.As(got, &e) || e.code != code || !strings.HasPrefix(e.message, "--journal: journal: write j") {
+			t.Errorf("%v: %v, want the code %d", err, got, code)
+		}
+	}
+}
+
 func TestCallArgs(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "args.json")
 	if err := os.WriteFile(file, []byte("\n{\"from\": \"file\"}\n"), 0o600); err != nil {
@@ -333,12 +354,21 @@ func TestCallArgs(t *testing.T) {
 		{"-", "  {\"from\":\"stdin\"}\n", `{"from":"stdin"}`},
 		{"@" + file, "", `{"from": "file"}`},
 	} {
-		s := serve(t, reply{status: 202, body: call("pending", "null", "null")})
+		s := serve(t, reply{status: 202, body: strings.Replace(call("pending", "null", "null"), `"charge"`, `"a\"b"`, 1)})
 		runIdemd(t, tc.stdin, "call", `a"b`, tc.args, "--key", "k", "--url", s.URL+"/", "--wait", "0").want(t, exitPending, "", "pending")
 		asked := s.asked()
 		if want := `{"tool":"a\"b","args":` + tc.want + `}`; len(asked) != 1 || asked[0].body != want || asked[0].prefer != "" {
 			t.Errorf("asked %+v, want %s", asked, want)
 		}
+	}
+}
+
+// What does not end is not read to its end, and nothing is sent.
+func TestCallArgsWithoutEnd(t *testing.T) {
+	s := serve(t, reply{status: 202, body: call("pending", "null", "null")})
+	runIdemd(t, "", "call", "charge", "@/dev/zero", "--key", "k", "--url", s.URL).want(t, exitUsage, "", "over 16 MiB")
+	if n := len(s.asked()); n != 0 {
+		t.Errorf("%d requests", n)
 	}
 }
 

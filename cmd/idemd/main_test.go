@@ -10,12 +10,15 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	"go.uber.org/goleak"
+
+	"github.com/idemd/idemd/idem"
 )
 
 func TestMain(m *testing.M) {
@@ -76,6 +79,7 @@ type reply struct {
 	lose   bool // read the request, then close the connection
 	half   bool // close it in the middle of the body
 	stall  bool // never answer
+	echo   bool // the call is of the key that was asked for
 }
 
 // script is a server that answers one reply after the other, the last one for
@@ -129,6 +133,10 @@ func serve(t *testing.T, replies ...reply) *script {
 			w.Header().Set("Content-Length", "1000")
 		}
 		w.WriteHeader(next.status)
+		if next.echo {
+			key, _ := idem.ParseKey(idem.DefaultNamespace, r.Header.Get("Idempotency-Key"))
+			next.body = strings.Replace(next.body, `"idem_key":"k"`, `"idem_key":`+strconv.Quote(key.Name), 1)
+		}
 		_, _ = io.WriteString(w, next.body)
 		if next.half {
 			w.(http.Flusher).Flush()
@@ -234,7 +242,7 @@ func TestUsage(t *testing.T) {
 }
 
 func TestEnvironment(t *testing.T) {
-	s := serve(t, reply{status: 200, body: call("succeeded", "1", "null")})
+	s := serve(t, reply{status: 200, body: call("succeeded", "1", "null"), echo: true})
 	t.Setenv("IDEMD_URL", s.URL)
 	t.Setenv("IDEMD_CLIENT_ID", "me")
 	runIdemd(t, "", "call", "charge", "{}", "--key", "given").want(t, 0, "1\n", "succeeded")

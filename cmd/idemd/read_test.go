@@ -2,6 +2,7 @@ package main
 
 import (
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 )
@@ -21,9 +22,10 @@ func TestGetAndFind(t *testing.T) {
 	for name, ask := range map[string]struct {
 		args []string
 		want request
+		key  string
 	}{
-		"get":  {[]string{"get", testID}, request{line: "GET /v1/tool-calls/" + testID}},
-		"find": {[]string{"find", "a/../%2F?#\"b"}, request{line: "GET /v1/tool-calls/by-key", key: "a/../%2F?#\"b"}},
+		"get":  {[]string{"get", testID}, request{line: "GET /v1/tool-calls/" + testID}, "k"},
+		"find": {[]string{"find", "a/../%2F?#\"b"}, request{line: "GET /v1/tool-calls/by-key", key: "a/../%2F?#\"b"}, "a/../%2F?#\"b"},
 	} {
 		for _, tc := range []struct {
 			name   string
@@ -47,6 +49,8 @@ func TestGetAndFind(t *testing.T) {
 			{"somebody else", reply{status: 200, body: "hello"}, exitUnavailable, "", "not idemd's"},
 		} {
 			t.Run(name+"/"+tc.name, func(t *testing.T) {
+				tc.reply.body = strings.Replace(tc.reply.body, `"idem_key":"k"`, `"idem_key":`+strconv.Quote(ask.key), 1)
+				tc.stdout = strings.Replace(tc.stdout, "key      k\n", "key      "+ask.key+"\n", 1)
 				s := serve(t, tc.reply)
 				args := slices.Concat(ask.args, []string{"--url", s.URL})
 				o := runIdemd(t, "", args...)
