@@ -115,8 +115,8 @@ func (c *caller) try(ctx context.Context, n int, intent, key string, body []byte
 		return t
 	}
 	req.GetBody = nil // else a request that nobody counted may be sent
-	maps.Copy(req.Header, c.header)
 	req.Header.Set("Content-Type", "application/json")
+	maps.Copy(req.Header, c.header)
 	if t.Key != "" {
 		req.Header.Set(c.keyHeader, t.Key)
 	}

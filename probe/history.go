@@ -248,6 +248,7 @@ type trailRow struct {
 	claims             int32
 	end                uint8 // position in idem.Statuses, from 1, of what it ends with; 0 where that cannot be told
 	retryable, without bool  // without: the tool has no effect
+	tool               bool  // it says which tool that is
 }
 
 func (t *trailRow) is(s idem.Status) bool { return t.end > 0 && idem.Statuses[t.end-1] == s }
@@ -336,7 +337,7 @@ func (h *History) AddTrail(t Trail, at Ref) error {
 	row := trailRow{
 		spot: h.spot(at), key: h.names.of(t.Key), call: call, claims: int32(end.claims),
 		end: stateNumber(end.status), retryable: end.retryable,
-		without: t.Effects == idem.EffectsNone || h.noEffect[t.Tool],
+		without: t.Effects == idem.EffectsNone || h.noEffect[t.Tool], tool: t.Tool != "" || t.Effects != "",
 	}
 	if fault != "" {
 		row.end = 0
@@ -350,7 +351,8 @@ func (h *History) AddTrail(t Trail, at Ref) error {
 }
 
 // ReadLog adds a client's log, in NDJSON. Members that are not those of [Entry]
-// are errors. Errors: *InputError, and those of the reader, wrapped.
+// are errors, and in whatever is read here so are two members of one name. Errors:
+// *InputError, and those of the reader, wrapped.
 func (h *History) ReadLog(source string, r io.Reader) error {
 	return readDocs(source, r, MaxLine, false, func(line []byte, at Ref) error {
 		var e Entry
@@ -402,6 +404,9 @@ func readDocs(source string, r io.Reader, longest int, ended bool, add func(line
 			return err
 		}
 		if err = checkJSON(line); err == nil {
+			err = checkMembers(line)
+		}
+		if err == nil {
 			err = add(line, Ref{Source: source, Line: l.n})
 		}
 		if err != nil {
@@ -409,6 +414,62 @@ func readDocs(source string, r io.Reader, longest int, ended bool, add func(line
 		}
 	}
 }
+
+// checkMembers refuses what encoding/json would read though it can mean two
+// things: an object with two members of one name, in whatever case, of which it
+// takes the last one, and half a surrogate pair. doc is JSON that is sound.
+func checkMembers(doc []byte) error {
+	if halfPair(doc) {
+		return errors.New("there is half a surrogate pair in it, which is no text")
+	}
+	var (
+		names [][]byte // of the members of all objects that are open, outermost first
+		open  []int    // where those of each begin
+	)
+	for i := 0; i < len(doc); i++ {
+		switch doc[i] {
+		case '{':
+			open = append(open, len(names))
+		case '}':
+			last := len(open) - 1
+			names, open = names[:open[last]], open[:last]
+		case '"':
+			end, escaped := i+1, false
+			for ; doc[end] != '"'; end++ {
+				if doc[end] == '\\' {
+					escaped = true
+					end++
+				}
+			}
+			text := doc[i : end+1]
+			i = end
+			if rest := bytes.TrimLeft(doc[end+1:], " \t\r\n"); len(rest) == 0 || rest[0] != ':' {
+				continue // it is a value
+			}
+			name := text[1 : len(text)-1]
+			if escaped {
+				var s string
+				if err := json.Unmarshal(text, &s); err != nil {
+					return err
+				}
+				name = []byte(s)
+			}
+			siblings := names[open[len(open)-1]:]
+			if slices.ContainsFunc(siblings, func(s []byte) bool { return bytes.EqualFold(s, name) }) {
+				return fmt.Errorf("%s is there twice", shorten(string(name)))
+			}
+			if len(siblings) == maxMembers {
+				return fmt.Errorf("an object has more than %d members", maxMembers)
+			}
+			names = append(names, name)
+		}
+	}
+	return nil
+}
+
+// maxMembers bounds the members of one object in a history, which are compared
+// with each other.
+const maxMembers = 100
 
 func (h *History) violate(rule HistoryRule, key, call name, message string, proof ...spot) {
 	h.found.Total++
@@ -424,13 +485,20 @@ func (h *History) violate(rule HistoryRule, key, call name, message string, proo
 	h.found.Violations = append(h.found.Violations, v)
 }
 
-// CallsInLogs returns the calls that the logs added so far name, and their keys.
-func (h *History) CallsInLogs() map[string]string {
+// CallsWithoutTrail returns the calls that a log or the ledger names and whose
+// trail has not been added so far, and their keys.
+func (h *History) CallsWithoutTrail() map[string]string {
 	calls := make(map[string]string)
-	for i := range h.entries {
-		if e := &h.entries[i]; e.call != 0 {
-			calls[h.names.texts[e.call]] = h.names.texts[e.key]
+	see := func(call, key name) {
+		if _, known := h.trailOf[call]; call != 0 && !known {
+			calls[h.names.texts[call]] = h.names.texts[key]
 		}
+	}
+	for i := range h.entries {
+		see(h.entries[i].call, h.entries[i].key)
+	}
+	for _, e := range h.effects {
+		see(e.call, e.key)
 	}
 	return calls
 }

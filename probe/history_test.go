@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"math/rand/v2"
 	"runtime"
 	"slices"
@@ -770,6 +771,15 @@ func TestTrail(t *testing.T) {
 	}
 }
 
+// manyMembers are n members of an object.
+func manyMembers(n int) string {
+	var all []string
+	for i := range n {
+		all = append(all, fmt.Sprintf(`"m%d":0`, i))
+	}
+	return strings.Join(all, ",")
+}
+
 func TestHistoryRefuses(t *testing.T) {
 	const times = `,"began":"2026-11-29T16:00:00Z","at":"2026-11-29T16:00:01Z"}`
 	const digest = "00112233445566778899aabbccddeeff"
@@ -796,6 +806,10 @@ func TestHistoryRefuses(t *testing.T) {
 		{"a call with a refusal", `{"kind":"post","client":"c","idem_key":"k","sent":true,"status":409,"call_id":"x","state":"held"` + times, "status 409"},
 		{"an end without digests", `{"kind":"post","client":"c","idem_key":"k","sent":true,"status":200,"call_id":"x","state":"succeeded","attempt":1,"result_digest":"` + digest + `"` + times, "without the digests"},
 		{"a digest that is none", `{"kind":"post","client":"c","idem_key":"k","sent":true,"status":200,"call_id":"x","state":"succeeded","result_digest":"00"` + times, `"00" is no digest`},
+		{"a member twice", `{"kind":"post","client":"c","idem_key":"k","idem_key":"l"` + times, "idem_key is there twice"},
+		{"a member twice, in another case", `{"kind":"post","client":"c","effect":"unknown","idem_key":"k","\u0045FFECT":"none"` + times, "EFFECT is there twice"},
+		{"half a surrogate pair", `{"kind":"post","client":"c","idem_key":"\udc00"` + times, "half a surrogate pair"},
+		{"too many members", `{"x":{` + manyMembers(maxMembers+1) + `}}`, "more than 100 members"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			h := NewHistory(HistoryOptions{})
@@ -814,6 +828,8 @@ func TestHistoryRefuses(t *testing.T) {
 		{"an effect of no call", `{"idem_key":"k"}`, "needs", func(s string) error { return h.ReadLedger("l", strings.NewReader(s), false) }},
 		{"a ledger that is cut off", `{"idem_key":"k","call_id":"x"}`, "cut off", func(s string) error { return h.ReadLedger("l", strings.NewReader(s), true) }},
 		{"a trail of no call", `{"idem_key":"k"}`, "needs", func(s string) error { return h.ReadAudit("a", strings.NewReader(s)) }},
+		{"an effect of two keys", `{"idem_key":"k","call_id":"x","Idem_Key":"l"}`, "Idem_Key is there twice", func(s string) error { return h.ReadLedger("l", strings.NewReader(s), false) }},
+		{"a trail with a member twice, deep within", `{"call_id":"x","idem_key":"k","events":[{"detail":{"outcome":"retry","outcome":"failed"}}]}`, "outcome is there twice", func(s string) error { return h.ReadAudit("a", strings.NewReader(s)) }},
 		{"a trail twice", trail + "\n" + trail, "more than 1", func(s string) error { return h.ReadAudit("a", strings.NewReader(s)) }},
 		{"too many effects", strings.Repeat(`{"idem_key":"k","call_id":"x"}`+"\n", 2), "more than 1 effects", func(s string) error { return h.ReadLedger("l", strings.NewReader(s), true) }},
 		{"too many entries", strings.Repeat(`{"kind":"post","client":"c","idem_key":"k"`+times+"\n", 2), "more than 1 entries", func(s string) error { return h.ReadLog("l", strings.NewReader(s)) }},
@@ -823,6 +839,11 @@ func TestHistoryRefuses(t *testing.T) {
 		}
 	}
 	h = NewHistory(HistoryOptions{})
+	whole := `{"idem_key":"k","call_id":"x","args":{` + manyMembers(maxMembers) + `,"deep":[[{"m1":1e999,"\ud83d\ude00":null}]]}}`
+	whole = strings.Replace(whole, `"m0":0,`, "", 1) // as many as there may be
+	if err := h.ReadLedger("l", strings.NewReader(whole), false); err != nil {
+		t.Error(err)
+	}
 	if err := h.ReadAudit("a", strings.NewReader(trail+"\n"+trail)); err == nil || !strings.Contains(err.Error(), "two audit trails of x") {
 		t.Errorf("%v", err)
 	}
@@ -866,6 +887,20 @@ func TestHistoryOutcomes(t *testing.T) {
 		{"only conflicts", []Entry{post("a"), told("a", idem.DoubtNone, idem.CodeConflict)}, false},
 		{"only an expired key", []Entry{post("a"), told("a", idem.DoubtNone, idem.CodeKeyExpired)}, false},
 		{"a conflict, and one who was told", []Entry{post("a"), post("b"), told("a", idem.DoubtNone, idem.CodeConflict), told("b", idem.DoubtNone, idem.CodeUnavailable)}, true},
+		{"one was told so, and of a conflict when it asked for something else", []Entry{
+			post("a"), told("a", idem.DoubtCommitted, ""), post("a"), told("a", idem.DoubtNone, idem.CodeConflict),
+			post("b"), told("b", idem.DoubtNone, idem.CodeInvalidArguments),
+		}, false},
+		{"one does not know, and asked again when the key had expired", []Entry{
+			post("a"), told("a", idem.DoubtUnknown, ""), post("a"), told("a", idem.DoubtNone, idem.CodeKeyExpired),
+			post("b"), told("b", idem.DoubtNone, idem.CodeInvalidArguments),
+		}, false},
+		{"one was told that nothing happened, and then of a conflict", []Entry{
+			post("a"), told("a", idem.DoubtNone, idem.CodeUnavailable), post("a"), told("a", idem.DoubtNone, idem.CodeConflict),
+		}, true},
+		{"one was told of a conflict, and asked again, and died", []Entry{
+			post("b"), told("b", idem.DoubtNone, idem.CodeUnavailable), post("a"), told("a", idem.DoubtNone, idem.CodeConflict), post("a"),
+		}, false},
 		{"nobody asked", nil, false},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -929,6 +964,7 @@ func TestHistoryOptions(t *testing.T) {
 		{"no effect", 0, []string{"sleep"}, []HistoryRule{RuleEnd}},
 		{"both", 4 * time.Millisecond, []string{"sleep"}, nil},
 		{"too little skew", 3 * time.Millisecond, []string{"sleep"}, []HistoryRule{RuleEnd}},
+		{"all the skew there is", math.MaxInt64, []string{"sleep"}, nil},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			h := NewHistory(HistoryOptions{Skew: tc.skew})
@@ -940,6 +976,43 @@ func TestHistoryOptions(t *testing.T) {
 			}
 			if !slices.Equal(got, tc.want) {
 				t.Errorf("%v, want %v", got, tc.want)
+			}
+		})
+	}
+}
+
+// Only the tool of the call itself can owe no effect: not one that somebody asked
+// for under the same key and was refused.
+func TestHistoryOtherTool(t *testing.T) {
+	at := time.Date(2026, 11, 29, 16, 0, 0, 0, time.UTC)
+	id := idem.NewCallID(at, idem.Key{Name: "k"}, [10]byte{}).String()
+	shown := Entry{Kind: EntryPost, Client: "a", Key: "k", Tool: "sleep", Began: at, At: at, Sent: true, Status: 200, CallID: id,
+		State: idem.StatusSucceeded, Attempt: 1, Result: Digest(nil), Error: Digest(nil)}
+	refused := Entry{Kind: EntryPost, Client: "b", Key: "k", Tool: "sleep", Began: at, At: at, Sent: true, Status: 409, CallID: id,
+		Code: idem.CodeConflict, Effect: idem.DoubtNone}
+	for _, tc := range []struct {
+		name, tool string
+		entry      Entry
+		lost       bool
+	}{
+		{"the trail says which tool, and another was refused", "charge", refused, true},
+		{"the trail says which tool, and a client says another", "charge", shown, true},
+		{"the trail says that it is this tool", "sleep", refused, false},
+		{"the trail does not say, and the tool was refused", "", refused, true},
+		{"the trail does not say, and the client was shown the call", "", shown, false},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			h := NewHistory(HistoryOptions{})
+			h.NoEffect("sleep")
+			err := errors.Join(h.AddEntry(tc.entry, ref("log", 0)), h.AddTrail(Trail{CallID: id, Key: "k", Tool: tc.tool, Events: []TrailEvent{
+				{Seq: 0, Name: idem.EventCreated}, {Seq: 1, Name: idem.EventClaimed, Attempt: 1}, {Seq: 2, Name: idem.EventSucceeded, Attempt: 1},
+			}}, ref("audit", 0)))
+			if err != nil {
+				t.Fatal(err)
+			}
+			f := h.Check()
+			if lost := f.Total == 1 && f.Violations[0].Rule == RuleLostEffect; lost != tc.lost || !lost && !f.Clean() {
+				t.Errorf("%+v", f)
 			}
 		})
 	}

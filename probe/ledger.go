@@ -48,7 +48,8 @@ const (
 	FormatNDJSON Format = "ndjson"
 
 	// FormatCSV is RFC 4180 with commas and a line of column names. Line feeds
-	// alone end lines as well.
+	// alone end lines as well. Blank lines are skipped where there are more columns
+	// than one; else they are empty fields, which are errors.
 	FormatCSV Format = "csv"
 )
 
@@ -248,7 +249,7 @@ func (t Table) Row(line []byte) (id string, chosen bool, err error) {
 		if len(t.Where) > 0 {
 			return "", false, errors.New("it is a string, which has no fields to choose by")
 		}
-		err := json.Unmarshal(line, &id)
+		id, err := scalarText(line, "the id")
 		return id, true, err
 	case '[':
 		return "", false, errors.New("it is an array; an object a line is read")
@@ -288,6 +289,32 @@ func checkJSON(line []byte) error {
 	}
 	var v json.RawMessage
 	return json.Unmarshal(line, &v)
+}
+
+// halfPair reports whether JSON that is sound has an escape of half a surrogate
+// pair. It is no text: encoding/json reads each of them as U+FFFD, so that ids
+// which differ in it would become one.
+func halfPair(doc []byte) bool {
+	high := false
+	for i := 0; i < len(doc); {
+		unit := rune(0)
+		switch {
+		case doc[i] != '\\':
+			i++
+		case doc[i+1] != 'u':
+			i += 2
+		default:
+			n, _ := strconv.ParseUint(string(doc[i+2:i+6]), 16, 16) // four digits, or it is not JSON
+			unit = rune(n)
+			i += 6
+		}
+		low := 0xDC00 <= unit && unit <= 0xDFFF
+		if low != high {
+			return true
+		}
+		high = 0xD800 <= unit && unit <= 0xDBFF
+	}
+	return high
 }
 
 // memberAt returns what an object holds under the name of a member, or under a JSON
@@ -367,6 +394,9 @@ func notNull(v json.RawMessage) json.RawMessage {
 func scalarText(raw json.RawMessage, field string) (string, error) {
 	switch raw[0] {
 	case '"':
+		if halfPair(raw) {
+			return "", fmt.Errorf("%s has half a surrogate pair in it, which is no text", field)
+		}
 		var s string
 		err := json.Unmarshal(raw, &s)
 		return s, err
@@ -446,11 +476,12 @@ func (l *ndjson) fault(err error) error {
 }
 
 // meter bounds what a CSV reader may take for one record, and knows the last
-// byte.
+// byte and how many lines there were.
 type meter struct {
-	r    io.Reader
-	used int
-	last byte
+	r     io.Reader
+	used  int
+	last  byte
+	lines int // line feeds
 }
 
 // readAhead is what a CSV reader buffers beyond the record.
@@ -465,6 +496,7 @@ func (m *meter) Read(p []byte) (int, error) {
 	n, err := m.r.Read(p)
 	if m.used += n; n > 0 {
 		m.last = p[n-1]
+		m.lines += bytes.Count(p[:n], []byte("\n"))
 	}
 	return n, err
 }
@@ -474,11 +506,17 @@ func (t Table) readCSV(in *bufio.Reader, each func(id string) error) (rows Rows,
 	r := csv.NewReader(m)
 	r.ReuseRecord = true
 	line := 0
+	next := 0 // where the record after an only field begins; 0 before there is one
+	blank := func() error {
+		return t.fault(next, 0, "it is blank: where there is one column, that is an empty field")
+	}
 	read := func() ([]string, error) {
 		m.used = 0
 		record, err := r.Read()
 		bad := (*csv.ParseError)(nil)
 		switch {
+		case errors.Is(err, io.EOF) && next > 0 && m.lines >= next:
+			return nil, blank()
 		case errors.Is(err, io.EOF):
 			if m.last != '\n' && m.last != 0 {
 				return nil, t.fault(line, 0, "it is the last line and does not end with a line feed, so it may be cut off; if it is whole, add one")
@@ -495,6 +533,14 @@ func (t Table) readCSV(in *bufio.Reader, each func(id string) error) (rows Rows,
 			return nil, t.broken(line, err)
 		}
 		line, _ = r.FieldPos(0)
+		// The reader skips blank lines. That hides nothing where a record has more
+		// fields than one; else it is how an effect without an intent is exported.
+		if next > 0 && line != next {
+			return nil, blank()
+		}
+		if len(record) == 1 {
+			next = line + 1 + strings.Count(record[0], "\n")
+		}
 		return record, nil
 	}
 

@@ -53,6 +53,9 @@ func TestTable(t *testing.T) {
 		{"CSV: conditions, all of them", Table{Where: []Condition{{"status", "captured"}, {"live", "yes"}}}, "status,idem_key,live\ncaptured,a,yes\nopen,b,yes\ncaptured,c,no\n", "a", 2},
 		{"CSV: a name that begins with a slash", Table{Field: "/id"}, "/id\na\n", "a", 0},
 		{"CSV: only names", Table{}, "idem_key\n", "", 0},
+		{"CSV: blank lines", Table{}, "\n\r\nidem_key,b\n\na,1\n\n\n", "a", 0},
+		{"CSV: one column, and fields of more than one line", Table{}, "\nidem_key\r\n\"a\n\r\nb\"\nc\n", "a\n\nb|c", 0},
+		{"surrogate pairs, and what only looks like half of one", Table{Format: FormatNDJSON}, `{"idem_key":"\ud83d\uDE00","x":"\ud83d"}` + "\n" + `"\\ud83d"`, `😀|\ud83d`, 0},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			ids, rows, err := readAll(tc.table, tc.text)
@@ -98,6 +101,11 @@ func TestTableRefuses(t *testing.T) {
 		{"a string, and conditions", Table{Format: FormatNDJSON, Where: []Condition{{"status", "x"}}}, `"a"`, 1, 0, "no fields"},
 		{"not UTF-8", Table{}, "{\"idem_key\":\"\xFF\"}", 1, 0, "not UTF-8"},
 		{"UTF-16", Table{}, "\xFF\xFEi\x00", 1, 0, "UTF-16"},
+		{"half a surrogate pair", Table{}, `{"idem_key":"a\ud83d"}`, 1, 0, "idem_key has half a surrogate pair"},
+		{"the other half", Table{Format: FormatNDJSON}, `"\uDE00"`, 1, 0, "half a surrogate pair"},
+		{"half a pair before a pair", Table{}, `{"idem_key":"\ud83d\ud83d\ude00"}`, 1, 0, "half a surrogate pair"},
+		{"half a pair before another escape", Table{}, `{"idem_key":"\ud83d\n"}`, 1, 0, "half a surrogate pair"},
+		{"half a pair to choose by", Table{Where: []Condition{{"status", "x"}}}, `{"idem_key":"a","status":"\ud83d"}`, 1, 0, "status has half a surrogate pair"},
 		{"a line that is too long", Table{}, `{"idem_key":"a"}` + "\n" + `{"idem_key":"` + long + `"}`, 2, 0, "longer than 1048576 bytes"},
 		{"an id that is too long", Table{}, `{"idem_key":"` + long[:MaxID+1] + `"}`, 1, 0, "idem_key is longer than 1024 bytes"},
 
@@ -110,6 +118,10 @@ func TestTableRefuses(t *testing.T) {
 		{"CSV: a bare quote", Table{}, "idem_key\na\nb\"c\n", 3, 2, "bare"},
 		{"CSV: a quote that does not end", Table{}, "idem_key\na\n\"b\nc\n", 4, 0, "quote"},
 		{"CSV: empty", Table{}, "idem_key,b\n,1\n", 2, 0, "empty"},
+		{"CSV: a blank line in one column", Table{}, "idem_key\na\n\nb\n", 3, 0, "blank"},
+		{"CSV: a blank line after a field of two lines", Table{}, "idem_key\n\"a\nb\"\n\r\nb\n", 4, 0, "blank"},
+		{"CSV: a blank line in the end of one column", Table{}, "idem_key\na\n\n", 3, 0, "blank"},
+		{"CSV: nothing but a blank line", Table{}, "idem_key\n\n", 2, 0, "blank"},
 		{"CSV: not UTF-8", Table{}, "idem_key\na\n\xE9\n", 3, 0, "not UTF-8"},
 		{"CSV: a last line that may be cut off", Table{}, "amount,idem_key\n1,a\n2,b", 3, 0, "may be cut off"},
 		{"CSV: a record that is too long", Table{}, "idem_key\na\n\"" + long + long[:8192], 3, 0, "longer than 1048576 bytes"},

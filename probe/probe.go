@@ -40,8 +40,9 @@ var (
 	ErrNothing = errors.New("probe: there is nothing to do")
 )
 
-// scenarioTime bounds a scenario. It is far beyond what any of them takes: one that
-// meets it hangs.
+// scenarioTime bounds a scenario, but for those done to a target, which may be slow
+// (see env.patience). It is far beyond what any of them takes: one that meets it
+// hangs.
 const scenarioTime = time.Minute
 
 // Scenarios lists all there are, in the order in which they are run.
@@ -86,7 +87,8 @@ const atOnce = 6
 
 // Run runs scenarios, each with a server of its own, and judges them on their
 // ledgers. The results hold those that were run to their end, also where there is
-// an error, which ends the run.
+// an error, which ends the run. A target's are judged together in the end: of them
+// an error leaves none.
 //
 // Whether every scenario is as it was declared is in the results, not in the
 // error. Errors: one that matches [ErrPrecondition], [ErrNothing], that of ctx,
@@ -156,7 +158,10 @@ func (o Options) playTarget(ctx context.Context, chosen []Scenario, e env, dir s
 		}
 		results = append(results, r)
 	}
-	return results, e.target.judge(ctx, results)
+	if err := e.target.judge(ctx, results); err != nil {
+		return nil, err // what is not judged must not look as if it were
+	}
+	return results, nil
 }
 
 func (o Options) tell(name string, n, all int) {
@@ -167,7 +172,8 @@ func (o Options) tell(name string, n, all int) {
 
 // play runs one scenario.
 func (s Scenario) play(ctx context.Context, e env, dir string) (r *Result, err error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, scenarioTime, fmt.Errorf("probe: it hangs: no end after %v", scenarioTime))
+	limit := e.patience()
+	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("probe: it hangs: no end after %v", limit))
 	defer cancel()
 	if e.dir, err = newDir(dir, s.Name); err != nil {
 		return nil, err

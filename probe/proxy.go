@@ -65,8 +65,10 @@ const maxRules = 256
 // Summary is what a [Proxy] has counted. While exchanges are under way it is
 // behind; after Close it is exact.
 type Summary struct {
-	// Requests from clients, as far as they were HTTP: what is not is refused with
-	// 400 and counted nowhere.
+	// Requests from clients, as far as they are HTTP that is understood here: what is
+	// not is refused (400; 417 for an expectation other than 100-continue, 431 for a
+	// head that is too large, 501 for a transfer coding other than chunked) and
+	// counted nowhere.
 	Requests int64 `json:"requests"`
 
 	// UpstreamRequests is how many requests were on the wire to upstream: their
@@ -112,7 +114,8 @@ type Summary struct {
 //     upstream have one request each. There is no Upgrade and no CONNECT (501).
 //   - Spelling that means nothing: the case of field names, the order of fields
 //     with different names, the sizes of chunks, the reason phrase.
-//   - Interim answers other than 100 (Continue) are not passed on.
+//   - Interim answers other than 100 (Continue) are not passed on, nor are the
+//     fields Content-Type, of a 304, and Content-Length, of a 204 or 304.
 //   - Where no connection to upstream can be made the client gets 502; where
 //     upstream breaks off, the client's connection is closed at the same point.
 //

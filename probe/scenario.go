@@ -45,6 +45,16 @@ type env struct {
 	target *target
 }
 
+// patience bounds a scenario. Against a target, whoever asks for one intent after the
+// other may use up all tries of each.
+func (e *env) patience() time.Duration {
+	if e.target == nil {
+		return scenarioTime
+	}
+	t := &e.target.Target
+	return scenarioTime + time.Duration(t.Intents)*targetTries*(t.Timeout+targetBackoff)
+}
+
 // sinkPlay is a scenario done to a sink.
 type sinkPlay struct {
 	rule    sinkRule

@@ -12,8 +12,8 @@ import (
 // targetPlay is a scenario done to a target. Every request goes through a proxy,
 // so that those on the wire are counted.
 type targetPlay struct {
-	rules   []Rule
-	intents int // 0: as many as the target was given
+	hit     Fault // the first request of each intent; none where it has no mode
+	intents int   // 0: as many as the target was given
 	racers  int
 	other   bool // the second try of an intent asks for something else
 	once    bool // never tried again
@@ -30,11 +30,10 @@ func targetScenarios() []Scenario {
 	declare := func(name, shows string, p targetPlay) Scenario {
 		return Scenario{Name: name, Policy: "target", Key: string(stableKey), Shows: shows, On: OnTarget, run: p.run(name)}
 	}
-	hit := func(f Fault) []Rule { return []Rule{{Faults: []Fault{f}, FirstPerKey: 1}} }
 	return []Scenario{
-		declare("target_lost_answer", "the answer is lost, the client asks again", targetPlay{rules: hit(Fault{Mode: DropResponse})}),
-		declare("target_slow_answer", "the client gives up and asks again", targetPlay{rules: hit(Fault{Mode: DelayResponse, Delay: time.Minute})}),
-		declare("target_duplicate_request", "the network sends each request twice", targetPlay{rules: hit(Fault{Mode: DuplicateRequest})}),
+		declare("target_lost_answer", "the answer is lost, the client asks again", targetPlay{hit: Fault{Mode: DropResponse}}),
+		declare("target_slow_answer", "the client gives up and asks again", targetPlay{hit: Fault{Mode: DelayResponse}}),
+		declare("target_duplicate_request", "the network sends each request twice", targetPlay{hit: Fault{Mode: DuplicateRequest}}),
 		declare("target_race_2", "two at once with one key", targetPlay{racers: 2, once: true}),
 		declare("target_race_20", "20 at once with one key", targetPlay{racers: 20, intents: 1, once: true}),
 		declare("target_two_intents", "equal content under two keys is two", targetPlay{intents: 2}),
@@ -49,7 +48,7 @@ func (p targetPlay) run(name string) func(context.Context, *env, *Result) ([]str
 		if n == 0 {
 			n = t.Intents
 		}
-		proxy, err := NewProxy(ProxyOptions{Upstream: t.base, Rules: p.rules, KeyHeader: t.KeyHeader})
+		proxy, err := NewProxy(p.proxy(t))
 		if err != nil {
 			return nil, precondition("%w", err)
 		}
@@ -98,6 +97,20 @@ func (p targetPlay) run(name string) func(context.Context, *env, *Result) ([]str
 		r.Declared = Numbers{Requests: r.requests, Committed: n, Unique: n}
 		return nil, nil
 	}
+}
+
+// proxy is what stands before a target.
+func (p targetPlay) proxy(t *target) ProxyOptions {
+	// The client must be the first to give up, long before the proxy does, or what
+	// is held back comes.
+	o := ProxyOptions{Upstream: t.base, KeyHeader: t.KeyHeader, Timeout: t.Timeout + time.Minute}
+	if hit := p.hit; hit.Mode != "" {
+		if hit.Mode == DelayResponse {
+			hit.Delay = t.Timeout + time.Minute
+		}
+		o.Rules = []Rule{{Faults: []Fault{hit}, FirstPerKey: 1}}
+	}
+	return o
 }
 
 // otherArgs asks for an intent, and then for something else under its key. What

@@ -105,12 +105,16 @@ func (s *story) checkTrails() {
 	}
 }
 
-// without reports whether a call's tool is known to have no effect.
+// without reports whether a call's tool is known to have no effect. Its trail
+// knows best. A client knows it only of a call that it was shown: one that asked for
+// something else under the key was refused, and its tool excuses nobody.
 func (s *story) without(call name) bool {
-	if i, known := s.h.trailOf[call]; known && s.h.trails[i].without {
-		return true
+	if i, known := s.h.trailOf[call]; known && s.h.trails[i].tool {
+		return s.h.trails[i].without
 	}
-	return slices.ContainsFunc(s.entries, func(e entry) bool { return e.tool != 0 && s.h.noEffect[s.h.names.texts[e.tool]] })
+	return slices.ContainsFunc(s.entries, func(e entry) bool {
+		return e.call == call && e.state != 0 && e.tool != 0 && s.h.noEffect[s.h.names.texts[e.tool]]
+	})
 }
 
 // checkAccepted finds calls that clients were told of and that are not there,
@@ -161,30 +165,36 @@ type asker struct{ client, intent name }
 // checkOutcomes finds an effect of which everybody who asked for the key was
 // told, in the end, that it does not exist. One who was told something else, or
 // was never told because it died, may be whose effect it is; and so may the
-// earlier request that a conflict or an expired key is about.
+// earlier request that a conflict or an expired key is about: that may be one of
+// its own, and what it was told of that one stands.
 func (s *story) checkOutcomes() {
 	if len(s.effects) == 0 {
 		return
 	}
 	last := make(map[asker]*entry)
+	asking := make(map[asker]bool) // it has asked and was not told what came of it
 	for i := range s.entries {
 		e := &s.entries[i]
 		who := asker{e.client, e.intent}
 		switch e.kind {
+		case kindPost: // whatever was told before, it asks again
+			asking[who] = true
 		case kindOutcome:
-			last[who] = e
-		case kindPost: // whatever was told before, it has asked again
-			last[who] = nil
+			delete(asking, who)
+			if e.effect != doubtNone || e.code != otherCalls {
+				last[who] = e
+			}
 		}
+	}
+	if len(asking) > 0 {
+		return
 	}
 	proof := []spot{s.effects[0].spot}
 	for _, e := range last {
-		if e == nil || e.effect != doubtNone {
+		if e.effect != doubtNone {
 			return
 		}
-		if e.code != otherCalls {
-			proof = append(proof, e.spot)
-		}
+		proof = append(proof, e.spot)
 	}
 	if len(proof) > 1 {
 		slices.SortFunc(proof[1:], func(a, b spot) int {
@@ -307,7 +317,7 @@ func (s *story) checkOrder() {
 	slices.SortStableFunc(tries, func(a, b *entry) int { return cmp.Compare(a.began, b.began) })
 	var highest *entry
 	for _, e := range tries {
-		for len(answers) > 0 && answers[0].at+int64(s.h.o.Skew) < e.began {
+		for len(answers) > 0 && answers[0].at < e.began-int64(s.h.o.Skew) { // neither is below 0: no overflow
 			if a := answers[0]; highest == nil || a.rank() > highest.rank() {
 				highest = a
 			}

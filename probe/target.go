@@ -61,8 +61,8 @@ type Target struct {
 	// Intents of a scenario. Default 3, at most 1000.
 	Intents int
 
-	// Timeout of a try. Default 5s. Too low: every answer is a lost one. The
-	// scenario with a slow answer takes that long.
+	// Timeout of a try. Default 5s, at most 1h. Too low: every answer is a lost one.
+	// The scenario with a slow answer takes that long.
 	Timeout time.Duration
 
 	// Settle is how long after the last request the ledger may still grow. Default
@@ -76,7 +76,10 @@ type Target struct {
 	Remote bool
 }
 
-const maxIntents = 1000
+const (
+	maxIntents = 1000
+	maxTimeout = time.Hour
+)
 
 // fill sets what is zero to its default.
 func (t *Target) fill() {
@@ -118,12 +121,31 @@ func (t Target) Validate() error {
 			"%s is not on this machine, and real effects are made there: it must be a test system, and somebody has to say so", u.Hostname())
 	}
 	want(t.Ledger != "", "without a ledger nothing can be judged")
-	want(!strings.ContainsAny(t.KeyHeader, " \t\r\n:"), "%q is not the name of a field", t.KeyHeader)
+	// A request with a field that cannot be sent is not sent, and its intent would
+	// look lost.
+	want(isFieldName(t.KeyHeader), "%q is not the name of a field", t.KeyHeader)
+	for name, values := range t.Header {
+		want(isFieldName(name), "%q is not the name of a field", name)
+		for _, v := range values {
+			want(!strings.ContainsFunc(v, isControl), "the value of the field %s has a control character in it", name)
+		}
+	}
 	want(t.Intents >= 1 && t.Intents <= maxIntents, "%d intents; want 1 to %d", t.Intents, maxIntents)
-	want(t.Timeout > 0, "the time-out is %v; want more than 0", t.Timeout)
+	want(t.Timeout > 0 && t.Timeout <= maxTimeout, "the time-out is %v; want more than 0, and at most %v", t.Timeout, maxTimeout)
 	want(t.Settle > 0, "the time to settle is %v; want more than 0", t.Settle)
 	return errors.Join(faults...)
 }
+
+// isFieldName reports whether a text is a token of RFC 9110, section 5.6.2.
+func isFieldName(s string) bool {
+	return s != "" && !strings.ContainsFunc(s, func(r rune) bool {
+		letter := 'a' <= r && r <= 'z' || 'A' <= r && r <= 'Z'
+		return !letter && (r < '0' || r > '9') && !strings.ContainsRune("!#$%&'*+-.^_`|~", r)
+	})
+}
+
+// isControl reports whether a character cannot be in a field's value.
+func isControl(r rune) bool { return r < ' ' && r != '\t' || r == 0x7F }
 
 // loopback reports whether a host is this machine, without asking anybody.
 func loopback(host string) bool {

@@ -155,6 +155,10 @@ func TestTargetPreconditions(t *testing.T) {
 		{"another machine by its name", Target{URL: "http://example.com/pay", Ledger: broken}, "test system"},
 		{"everything at once", Target{URL: server.URL, KeyHeader: "a b", Intents: 5000, Timeout: -1, Settle: -1},
 			"without a ledger nothing can be judged\nprobe: target: \"a b\" is not the name of a field\nprobe: target: 5000 intents"},
+		{"a field for the key that cannot be sent", Target{URL: server.URL, Ledger: broken, KeyHeader: "Clé"}, "not the name of a field"},
+		{"a field that cannot be sent", Target{URL: server.URL, Ledger: broken, Header: http.Header{"A B": {"1"}}}, `"A B" is not the name of a field`},
+		{"a value that cannot be sent", Target{URL: server.URL, Ledger: broken, Header: http.Header{"A": {"1", "\n"}}}, "field A has a control character"},
+		{"a patience without end", Target{URL: server.URL, Ledger: broken, Timeout: 2 * time.Hour}, "at most 1h"},
 	} {
 		r, err := probeIn(t, t.Context(), Options{Target: &c.target})
 		if !errors.Is(err, ErrPrecondition) || !strings.Contains(err.Error(), c.says) || r.OK {
@@ -187,6 +191,61 @@ func TestTargetWithoutEffects(t *testing.T) {
 	r, err = probeIn(t, t.Context(), o)
 	if err != nil || r.OK || r.Scenarios[0].Lost != 2 {
 		t.Errorf("%v\n%s", err, table(t, r))
+	}
+}
+
+// TestTargetUnjudged: what was done and cannot be judged is no result.
+func TestTargetUnjudged(t *testing.T) {
+	ledger := filepath.Join(t.TempDir(), "ledger.ndjson")
+	server := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
+		if err := os.WriteFile(ledger, []byte("{}\n"), 0o600); err != nil {
+			t.Error(err)
+		}
+	}))
+	defer server.Close()
+	target := Target{URL: server.URL, Ledger: ledger, Settle: time.Millisecond}
+	r, err := probeIn(t, t.Context(), Options{Target: &target, Names: []string{"target_two_intents"}})
+	if !errors.Is(err, ErrPrecondition) || r.OK || len(r.Scenarios) != 0 {
+		t.Errorf("%v\n%s", err, table(t, r))
+	}
+}
+
+// TestTargetPatience: no try that may be made is taken for one that hangs, and
+// what is held back does not come before its client has given up.
+func TestTargetPatience(t *testing.T) {
+	slow := env{target: &target{Target: Target{Intents: maxIntents, Timeout: maxTimeout}}}
+	if got := slow.patience(); got < 3000*maxTimeout {
+		t.Error(got)
+	}
+	for _, timeout := range []time.Duration{time.Second, maxTimeout} {
+		o := targetPlay{hit: Fault{Mode: DelayResponse}}.proxy(&target{Target: Target{Timeout: timeout}, base: "http://127.0.0.1:1"})
+		if err := o.Validate(); err != nil || o.Rules[0].Faults[0].Delay <= timeout || o.Timeout <= timeout {
+			t.Errorf("%v, %+v", err, o)
+		}
+	}
+}
+
+// TestTargetMedia: a target that takes something else than JSON gets it.
+func TestTargetMedia(t *testing.T) {
+	media := make(chan string, 100)
+	server := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { media <- r.Header.Get("Content-Type") }))
+	defer server.Close()
+	ledger := filepath.Join(t.TempDir(), "ledger.ndjson")
+	if err := os.WriteFile(ledger, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"application/json", "application/x-www-form-urlencoded"} {
+		header := http.Header{}
+		if want != "application/json" {
+			header.Set("Content-Type", want)
+		}
+		target := Target{URL: server.URL, Ledger: ledger, Header: header, Body: "order={{intent}}", Settle: time.Millisecond}
+		if _, err := probeIn(t, t.Context(), Options{Target: &target, Names: []string{"target_two_intents"}}); err != nil {
+			t.Fatal(err)
+		}
+		if got := <-media; got != want || <-media != want {
+			t.Errorf("%q, want %q", got, want)
+		}
 	}
 }
 

@@ -15,7 +15,8 @@ usage: scripts/fault_inject.sh [--dry-run] [--drop-response] [--crash] [--concur
   --concurrent     20 requests for one key at once
   --dry-run        only print the commands
 
-Without a fault, all of them. IDEMD names the binary (default bin/idemd).
+Without a fault, all of them. IDEMD names the binary (default: bin/idemd beside
+the directory of this script).
 Exit code: 0 all as it should be, 1 something is not, 2 usage, 3 cannot begin.
 USAGE
 }
@@ -32,7 +33,10 @@ for arg in "$@"; do
 done
 [ ${#faults[@]} -gt 0 ] || faults=(drop-response crash concurrent)
 
-idemd=${IDEMD:-bin/idemd}
+idemd=${IDEMD:-$(dirname "$0")/../bin/idemd}
+# What is set for somebody's idemd, or for somebody's way out of the house, must
+# not reach these.
+unset "${!IDEMD_@}" http_proxy https_proxy all_proxy HTTP_PROXY HTTPS_PROXY ALL_PROXY
 if ! $dry; then
   command -v curl >/dev/null || { echo "fault_inject.sh: curl is not installed" >&2; exit 3; }
   command -v "$idemd" >/dev/null || { echo "fault_inject.sh: no $idemd; run make build" >&2; exit 3; }
@@ -41,6 +45,7 @@ fi
 work=
 server=
 proxy=
+pid= # what was started last
 failed=0
 
 gone() { # PID: waits until a process of ours has ended, and makes it, if it does not
@@ -57,11 +62,15 @@ stop() { # PID or nothing: ends a process of ours
 }
 
 clean_up() {
+  # A signal may come while a program starts, even before its number is in pid.
+  stop "${!:-}"
+  stop "$pid"
   stop "$proxy"
   stop "$server"
   [ -z "$work" ] || rm -rf "$work"
 }
 trap clean_up EXIT
+trap 'exit 129' HUP
 trap 'exit 130' INT
 trap 'exit 143' TERM
 
@@ -86,28 +95,25 @@ show() {
 }
 
 # listening NAME COMMAND...: starts a program that says where it listens, waits for
-# that, and sets url and pid. What it says later goes to NAME.log.
+# that, and sets url and pid. What it says goes to NAME.log.
 listening() {
-  local name=$1 line
+  local name=$1 i
   shift
   url=http://127.0.0.1:PORT pid=
   echo "$(display "$@") &"
   $dry && return
-  rm -f "$work/$name.pipe"
-  mkfifo "$work/$name.pipe"
-  "$@" >>"$work/$name.out" 2>"$work/$name.pipe" &
+  "$@" >>"$work/$name.out" 2>"$work/$name.log" &
   pid=$!
   disown "$pid" # its death is no news to the shell
-  exec 3<"$work/$name.pipe"
-  url=
-  while IFS= read -r -t 60 line <&3; do
-    echo "$line" >>"$work/$name.log"
-    case $line in *" listening on http"*) url=${line##* listening on }; break ;; esac
+  for i in $(seq 1200); do
+    url=$(sed -n 's/.* listening on \(http.*\)/\1/p' "$work/$name.log")
+    [ -z "$url" ] || return 0
+    kill -0 "$pid" 2>/dev/null || break
+    sleep 0.05
   done
-  [ -n "$url" ] || { echo "fault_inject.sh: $name did not start:" >&2; cat "$work/$name.log" >&2; exit 3; }
-  cat <&3 >>"$work/$name.log" & # or the program could not write any more
-  disown $!
-  exec 3<&-
+  echo "fault_inject.sh: $name did not start:" >&2
+  cat "$work/$name.log" >&2
+  exit 3
 }
 
 serve() {
@@ -128,7 +134,7 @@ begin() { # a fresh store
 post() {
   local how=$1 to=$2 key=$3
   shift
-  $how curl -sS -o /dev/null -w 'status %{http_code}, replayed: %header{idempotent-replayed}\n' -X POST "$to/v1/tool-calls" \
+  $how curl -q -sS -o /dev/null -w 'status %{http_code}, replayed: %header{idempotent-replayed}\n' -X POST "$to/v1/tool-calls" \
     -H "Idempotency-Key: $key" -H 'Content-Type: application/json' -H 'Prefer: wait=10' ${3:+-H "$3"} \
     -d '{"tool":"charge","args":{"amount":100}}'
 }
@@ -151,7 +157,7 @@ timeline() { # KEY: what happened to its call
 finish() {
   stop "$proxy"
   stop "$server"
-  proxy='' server=''
+  proxy='' server='' pid=''
   $dry || rm -rf "$work"
   work=
 }

@@ -74,6 +74,11 @@ func (c *checkHistoryCmd) Run(ctx context.Context, con *console) error {
 	if err := c.readLedger(ctx, con, h); err != nil {
 		return err
 	}
+	if source(c.Audit).live() {
+		if err := c.readUnlisted(ctx, h); err != nil {
+			return err
+		}
+	}
 	f := h.Check()
 	if f.Entries == 0 {
 		return exit(exitUsage, "the logs are empty, so there is nothing to check")
@@ -160,8 +165,7 @@ func trailDoc(call *idem.Call, events []idem.Event) (probe.Trail, error) {
 	return t, nil
 }
 
-// readLiveAudit reads every call's trail from a server: those that it lists, and
-// those that clients were told of, for it does not list what has expired.
+// readLiveAudit reads the trail of every call that a server lists.
 func (c *checkHistoryCmd) readLiveAudit(ctx context.Context, con *console, h *probe.History) error {
 	srv, err := source(c.Audit).server(c.Timeout)
 	if err != nil {
@@ -175,38 +179,46 @@ func (c *checkHistoryCmd) readLiveAudit(ctx context.Context, con *console, h *pr
 	h.NoEffect(without...)
 	progress, done := con.rowsRead("calls")
 	defer done()
-	told, n := h.CallsInLogs(), 0
-	add := func(call *callDoc) error {
-		if n++; progress != nil {
-			progress(n)
-		}
-		delete(told, call.CallID)
-		events, err := liveTrail(ctx, l, call.CallID)
-		if err != nil {
-			return err
-		}
-		t := probe.Trail{CallID: call.CallID, Key: call.Key, Tool: call.Tool, Events: events}
-		return addError(c.Audit, h.AddTrail(t, probe.Ref{Source: c.Audit}))
-	}
+	n := 0
 	_, err = l.pages(ctx, pathCalls, "calls", url.Values{}, 0, func(raw []byte) error {
 		var call callDoc
 		if json.Unmarshal(raw, &call) != nil || call.CallID == "" || call.Key == "" {
 			return errStranger
 		}
-		return add(&call)
+		if n++; progress != nil {
+			progress(n)
+		}
+		return c.addLiveTrail(ctx, l, h, &call)
 	}, func() error { return nil })
+	return c.liveError(err)
+}
+
+// readUnlisted reads the trails of calls that clients were told of, or that have an
+// effect, and that a server does not list: it does not list what has expired.
+func (c *checkHistoryCmd) readUnlisted(ctx context.Context, h *probe.History) error {
+	srv, err := source(c.Audit).server(c.Timeout)
 	if err != nil {
-		return c.liveError(err)
+		return err
 	}
-	for id, key := range told {
+	l := &listing{server: srv}
+	for id, key := range h.CallsWithoutTrail() {
 		var own *exitError
-		switch err := add(&callDoc{CallID: id, Key: key}); {
+		switch err := c.addLiveTrail(ctx, l, h, &callDoc{CallID: id, Key: key}); {
 		case errors.As(err, &own) && own.code == exitNotFound: // it is lost, and that is for the check to say
 		case err != nil:
 			return c.liveError(err)
 		}
 	}
 	return nil
+}
+
+func (c *checkHistoryCmd) addLiveTrail(ctx context.Context, l *listing, h *probe.History, call *callDoc) error {
+	events, err := liveTrail(ctx, l, call.CallID)
+	if err != nil {
+		return err
+	}
+	t := probe.Trail{CallID: call.CallID, Key: call.Key, Tool: call.Tool, Events: events}
+	return addError(c.Audit, h.AddTrail(t, probe.Ref{Source: c.Audit}))
 }
 
 func (c *checkHistoryCmd) liveError(err error) error {

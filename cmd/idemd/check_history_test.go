@@ -268,3 +268,37 @@ func TestCheckHistoryRefuses(t *testing.T) {
 	runIdemd(t, "", append([]string{"check-history"}, args(write(t, "c.ndjson", refusedTry), empty, empty)...)...).want(t, 0,
 		"entries    1\nkeys       1\neffects    0\ncalls      0\nunfinished 0\nbroken     0\n", "holds to every rule")
 }
+
+// A server lists no call that has expired; its effect is in the ledger for ever,
+// and its trail is asked for by its id.
+func TestCheckHistoryUnlisted(t *testing.T) {
+	id := idem.NewCallID(time.Date(2026, 11, 29, 16, 0, 0, 0, time.UTC), idem.Key{Name: "old"}, [10]byte{})
+	for _, known := range []bool{true, false} {
+		t.Run(fmt.Sprintf("the server knows the call: %v", known), func(t *testing.T) {
+			srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				switch {
+				case r.URL.Path == "/v1/tools":
+					_, _ = io.WriteString(w, `{"tools":[]}`)
+				case r.URL.Path == pathCalls:
+					_, _ = io.WriteString(w, `{"calls":[],"next_cursor":null}`)
+				case r.URL.Path == pathEffects:
+					w.Header().Set("Content-Type", mediaLines)
+					fmt.Fprintf(w, `{"effect_id":%q,"call_id":%q,"idem_key":"old"}`+"\n", idem.EffectID(id), id)
+				case known && r.URL.Path == pathCalls+"/"+id.String()+"/audit":
+					_, _ = io.WriteString(w, `{"events":[{"seq":0,"event":"created"},{"seq":1,"event":"claimed","attempt":1},`+
+						`{"seq":2,"event":"succeeded","attempt":1},{"seq":3,"event":"expired","attempt":1}],"next_cursor":null}`)
+				default:
+					w.WriteHeader(http.StatusNotFound)
+					_, _ = io.WriteString(w, `{"error":{"code":"not_found","message":"no such call","effect":"none"}}`)
+				}
+			}))
+			defer srv.Close()
+			o := runIdemd(t, "", "check-history", "--client", write(t, "c", refusedTry), "--ledger", srv.URL, "--audit", srv.URL)
+			if known {
+				o.want(t, 0, "entries    1\nkeys       2\neffects    1\ncalls      1\nunfinished 0\nbroken     0\n", "holds to every rule")
+			} else if o.code != 1 || !strings.Contains(o.stdout, "there is an effect of the call, but no audit trail") {
+				t.Errorf("%+v", o)
+			}
+		})
+	}
+}

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/idemd/idemd/client"
+	"github.com/idemd/idemd/idem"
 	"github.com/idemd/idemd/probe"
 )
 
@@ -49,7 +50,7 @@ type probeRunCmd struct {
 	Body         string        `env:"-" placeholder:"TEMPLATE" help:"What is sent, with {{intent}} and {{amount}} in it; @FILE reads it from a file."`
 	Header       []string      `env:"-" sep:"none" placeholder:"NAME:VALUE" help:"A field for every request, such as a credential; may be given more than once."`
 	Intents      int           `env:"-" default:"3" placeholder:"N" help:"Intents of a scenario (${default})."`
-	Timeout      time.Duration `env:"-" default:"5s" placeholder:"5s" help:"Of one try; the scenario with a slow answer takes that long."`
+	Timeout      time.Duration `env:"-" default:"5s" placeholder:"5s" help:"Of one try, at most 1h; the scenario with a slow answer takes that long."`
 	Settle       time.Duration `env:"-" default:"1s" placeholder:"1s" help:"How long after the last request the ledger may still grow."`
 
 	ThisIsATestSystem bool `env:"-" help:"Allow a target that is not on this machine. Real effects are made there, some of them twice where it is not idempotent."`
@@ -330,8 +331,9 @@ func (*probeClassifyCmd) Help() string {
   code         of idemd's error document; absent: another service may have answered
   effect       what that document says: none, unknown or committed
   call         the status of the call in a 200 or 202
+  failure      the code of the failure in such a call
   broken       true: the body of a 200 or 202 is not whole
-  retry_after  seconds, or a duration
+  retry_after  a string: seconds ("7"), or a duration ("1.5s")
 
   echo '[{"status":503},{"status":503,"code":"unavailable","effect":"none"},{}]' | idemd probe classify --input -`
 }
@@ -395,17 +397,34 @@ func readReadings(in io.Reader) ([]client.Reading, error) {
 		if err == nil && dec.InputOffset() > maxReadings {
 			err = fmt.Errorf("more than %d bytes", maxReadings)
 		}
+		items := []json.RawMessage{doc}
 		if err == nil && n == 1 && doc[0] == '[' {
-			if err = json.Unmarshal(doc, &all); err == nil && len(all) == 0 {
+			if err = json.Unmarshal(doc, &items); err == nil && len(items) == 0 {
 				return nil, nil
 			}
-		} else if err == nil {
+		}
+		for _, item := range items {
 			var r client.Reading
-			err = json.Unmarshal(doc, &r)
+			if err == nil {
+				r, err = readReading(item)
+			}
 			all = append(all, r)
 		}
 		if err != nil {
 			return nil, fmt.Errorf("document %d: %w", n, err)
 		}
 	}
+}
+
+// readReading reads one. Null would be taken for a request without an answer, and of
+// two members of one name the last one.
+func readReading(doc json.RawMessage) (r client.Reading, err error) {
+	if doc[0] != '{' {
+		return r, errors.New("a reading is an object")
+	}
+	var bad *idem.Error
+	if _, err := idem.Canonical(doc); errors.As(err, &bad) {
+		return r, errors.New(bad.Message)
+	}
+	return r, json.Unmarshal(doc, &r)
 }

@@ -213,6 +213,9 @@ func TestProbeClassify(t *testing.T) {
 		{`[{"status":200}`, 2, "document 1"},
 		{`7`, 2, "document 1"},
 		{`[{}][{}]`, 2, "document 2"},
+		{`null`, 2, "document 1: a reading is an object"},
+		{`[{},null]`, 2, "document 1: a reading is an object"},
+		{`{"status":503,"status":200}`, 2, "duplicate"},
 	} {
 		o := runIdemd(t, c.in, "probe", "classify", "--input", "-")
 		if o.code != c.code || !strings.Contains(o.stderr, c.says) || o.stdout != "" {

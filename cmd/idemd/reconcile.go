@@ -39,7 +39,7 @@ func (*reconcileCmd) Help() string {
   idemd reconcile --ledger http://127.0.0.1:8081 --expected intents.jsonl
   idemd reconcile --ledger export.csv --column metadata_order --where status=captured --expected orders.csv --expected-field order
 
-A line of the intents is an object, or only a string. An intent that is there twice is an error, and so is a ledger that is cut off. A CSV file must end with a line feed: else nobody knows whether its last field is whole. A server's ledger is read while it goes on: intents that are not done yet are lost in it.
+A line of the intents is an object, or only a string. An intent that is there twice is an error, and so is a ledger that is cut off. A CSV file must end with a line feed: else nobody knows whether its last field is whole; and if it has only one column, a blank line is an empty id, which is an error. A server's ledger is read while it goes on: intents that are not done yet are lost in it.
 
 All ids are in memory at once. A million intents with an effect each take about 350 MB with ids of 36 bytes, and 700 MB where nothing matches. A line may have 1 MiB, an id 1024 bytes.
 

@@ -3,11 +3,15 @@
 package e2e
 
 import (
+	"bufio"
+	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 )
 
@@ -67,6 +71,72 @@ func TestFaultScriptCanFail(t *testing.T) {
 	}
 	if out, code := runScript(t, wrong, "--concurrent"); code != 1 || !strings.Contains(out, "NOT as it should be") {
 		t.Errorf("exit code %d\n%s", code, out)
+	}
+}
+
+// What is set for somebody's idemd or curl does not reach the script's, and a program
+// may be anywhere.
+func TestFaultScriptSurroundings(t *testing.T) {
+	t.Parallel()
+	home := t.TempDir()
+	if err := os.WriteFile(filepath.Join(home, ".curlrc"), []byte("user-agent = x\nfail\nproxy = http://127.0.0.1:1\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	program := filepath.Join(t.TempDir(), "a program")
+	if err := os.Symlink(binary, program); err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.CommandContext(t.Context(), "bash", faultScript, "--concurrent")
+	cmd.Env = append(os.Environ(), "IDEMD="+program, "TMPDIR="+t.TempDir(), "HOME="+home, "CURL_HOME="+home,
+		"IDEMD_NO_SAMPLES=true", "IDEMD_COLUMN=nothing", "IDEMD_NAMESPACE=other", "http_proxy=http://127.0.0.1:1", "ALL_PROXY=http://127.0.0.1:1")
+	if out, err := cmd.CombinedOutput(); err != nil || !strings.Contains(string(out), "all as it should be") {
+		t.Errorf("%v\n%s", err, out)
+	}
+}
+
+// A script that is ended while a program of its own starts leaves neither the program
+// nor a directory.
+func TestFaultScriptEnded(t *testing.T) {
+	t.Parallel()
+	for _, sig := range []syscall.Signal{syscall.SIGTERM, syscall.SIGHUP} {
+		t.Run(sig.String(), func(t *testing.T) {
+			t.Parallel()
+			dir, temp := t.TempDir(), t.TempDir()
+			life := filepath.Join(dir, "life") // is open for writing as long as the program lives
+			if err := syscall.Mkfifo(life, 0o600); err != nil {
+				t.Fatal(err)
+			}
+			slow := filepath.Join(dir, "idemd")
+			if err := os.WriteFile(slow, fmt.Appendf(nil, "#!/bin/sh\nexec 9>%s\necho lives >&9\nexec sleep 600\n", life), 0o700); err != nil {
+				t.Fatal(err)
+			}
+			cmd := exec.CommandContext(t.Context(), "bash", faultScript)
+			cmd.Env = append(os.Environ(), "IDEMD="+slow, "TMPDIR="+temp)
+			if err := cmd.Start(); err != nil {
+				t.Fatal(err)
+			}
+			f, err := os.Open(life)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer f.Close()
+			r := bufio.NewReader(f)
+			if line, err := r.ReadString('\n'); err != nil || line != "lives\n" {
+				t.Fatal(line, err)
+			}
+			if err := cmd.Process.Signal(sig); err != nil {
+				t.Fatal(err)
+			}
+			if err := cmd.Wait(); err == nil {
+				t.Error("it ended as if it were done")
+			}
+			if b, err := r.ReadByte(); !errors.Is(err, io.EOF) {
+				t.Errorf("%q, %v", b, err)
+			}
+			if left, err := os.ReadDir(temp); err != nil || len(left) > 0 {
+				t.Errorf("it left %v, %v", left, err)
+			}
+		})
 	}
 }
 
