@@ -49,8 +49,9 @@ type Store struct {
 	closed atomic.Bool
 	dead   atomic.Bool
 
-	commits  atomic.Uint64 // how many were asked for; tests hold the fusing of commits to it
-	bootKeys int           // how many keys Open read; tests hold the start to it
+	commits    atomic.Uint64 // how many were asked for; tests hold the fusing of commits to it
+	committing atomic.Int64  // commits that wait for a sync
+	bootKeys   int           // how many keys Open read; tests hold the start to it
 
 	dirLock  *pebble.Lock
 	holding  *holding
@@ -177,6 +178,7 @@ func (s *Store) engineOptions(fsys vfs.FS) *pebble.Options {
 		LBaseMaxBytes:               64 << 20,
 		CacheSize:                   s.opts.Cache,
 		MaxOpenFiles:                s.opts.OpenFiles,
+		WALMinSyncInterval:          func() time.Duration { return syncInterval(s.committing.Load()) },
 		Logger:                      engineLog{s, s.opts.Logger},
 		EventListener:               s.listener(),
 	}
@@ -393,9 +395,28 @@ func (s *Store) refuseSecondEffect(t nsid, id idem.CallID) error {
 func (s *Store) commit(b *pebble.Batch) {
 	defer s.dieOfPanic()
 	s.commits.Add(1)
+	s.committing.Add(1)
+	defer s.committing.Add(-1)
 	if err := s.db.Apply(b, pebble.Sync); err != nil {
 		s.die("a commit failed", err)
 	}
+}
+
+const (
+	fewCommits      = 8 // in which a pause would only be a delay
+	pausePerCommit  = 10 * time.Microsecond
+	maxSyncInterval = time.Millisecond
+)
+
+// syncInterval is how long the log leaves between two syncs while so many commits
+// wait for one. Each sync costs the processor the same, however many commits it
+// is for. Where many wait, another moment's worth of them is more than what one
+// of them loses by it; where few do, each is synced at once.
+func syncInterval(committing int64) time.Duration {
+	if committing < fewCommits {
+		return 0
+	}
+	return min(time.Duration(committing)*pausePerCommit, maxSyncInterval)
 }
 
 // trusted lets an answer out, with its error. Where the process is about to go

@@ -534,3 +534,19 @@ func TestDamagedRow(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// A commit alone is synced at once; only where many wait does the log pause, and
+// never for long.
+func TestSyncInterval(t *testing.T) {
+	last := time.Duration(0)
+	for n := range int64(10_000) {
+		d := syncInterval(n)
+		if d < last || d > time.Millisecond || n < 8 && d != 0 {
+			t.Fatalf("%v for %d commits after %v", d, n, last)
+		}
+		last = d
+	}
+	if last == 0 {
+		t.Error("it never pauses")
+	}
+}
