@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -174,7 +175,7 @@ func (s *Store) engineOptions(fsys vfs.FS) *pebble.Options {
 		MemTableStopWritesThreshold: 4, // at 2 any slow flush holds up every commit
 		L0CompactionThreshold:       2,
 		L0StopWritesThreshold:       24,
-		CompactionConcurrencyRange:  func() (int, int) { return 1, 2 },
+		CompactionConcurrencyRange:  compactions,
 		LBaseMaxBytes:               64 << 20,
 		CacheSize:                   s.opts.Cache,
 		MaxOpenFiles:                s.opts.OpenFiles,
@@ -189,6 +190,10 @@ func (s *Store) engineOptions(fsys vfs.FS) *pebble.Options {
 	}
 	return o
 }
+
+// compactions is how many may run at once: two, but on few cores they must leave
+// some for the requests, which would wait behind them.
+func compactions() (least, most int) { return 1, min(2, max(1, runtime.GOMAXPROCS(0)/2)) }
 
 // checkSchema refuses what a newer release wrote, and says whether the store is
 // new.
