@@ -1032,3 +1032,25 @@ func wantEvents(t *testing.T, got []Event, want ...Event) {
 		}
 	}
 }
+
+// BenchmarkChain is the law's share of a new call of a local tool: created, claimed
+// and settled in one change.
+func BenchmarkChain(b *testing.B) {
+	tool := &Tool{Name: "charge", Effects: EffectsLocal, Rerun: RerunYes}
+	key := Key{Namespace: DefaultNamespace, Name: "k"}
+	id := NewCallID(time.Unix(1_700_000_000, 0), key, [10]byte{1})
+	terms := Terms{Now: time.Unix(1_700_000_000, 0), Window: time.Hour}
+	request := Request{Key: key, Tool: "charge", Args: []byte(`{"amount":1}`)}
+	lease := Lease{CallID: id, Owner: "boot/1", Attempt: 1}
+	b.ReportAllocs()
+	for b.Loop() {
+		ch, err := Chain(
+			Submit(request, Admission{ID: id, CreatedAt: terms.Now, Now: terms.Now}),
+			Claim(ClaimTerms{Terms: terms, Owner: lease.Owner, Lease: time.Minute, MaxCrashes: 3, Tool: tool}),
+			Succeed(Settlement{Terms: terms, Lease: lease}, Result{Output: []byte("1")}),
+		)(nil)
+		if err != nil || ch.After.Status != StatusSucceeded || ch.Effect == nil {
+			b.Fatal(ch, err)
+		}
+	}
+}
