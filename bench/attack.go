@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/http"
 	"sync"
+	"syscall"
 	"time"
 
 	vegeta "github.com/tsenart/vegeta/v12/lib"
@@ -229,12 +230,40 @@ func dial(ctx context.Context, base string, n int) (*sockets, error) {
 
 // get gives a connection that is open already, or opens one.
 func (s *sockets) get(ctx context.Context) (net.Conn, error) {
-	select {
-	case c := <-s.ready:
-		return c, nil
-	default:
-		return s.fresh(ctx)
+	for {
+		select {
+		case c := <-s.ready:
+			if !gone(c) {
+				return c, nil
+			}
+			c.Close()
+		default:
+			return s.fresh(ctx)
+		}
 	}
+}
+
+// gone reports whether a connection on which nothing was sent yet cannot be used:
+// a server closes what stays silent for some seconds, and what was open when it
+// was killed. A request sent on it would have no answer for no fault of the
+// server that there is now.
+func gone(c net.Conn) bool {
+	s, ok := c.(*socket).Conn.(syscall.Conn)
+	if !ok {
+		return false
+	}
+	raw, err := s.SyscallConn()
+	if err != nil {
+		return true
+	}
+	var seen error
+	err = raw.Read(func(fd uintptr) bool {
+		var one [1]byte
+		_, _, seen = syscall.Recvfrom(int(fd), one[:], syscall.MSG_PEEK|syscall.MSG_DONTWAIT)
+		return true
+	})
+	// A live one has nothing to read; an end can be read, without an error.
+	return err != nil || !errors.Is(seen, syscall.EAGAIN)
 }
 
 func (s *sockets) fresh(ctx context.Context) (net.Conn, error) {

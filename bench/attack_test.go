@@ -240,6 +240,53 @@ func TestNothingIsSentTwice(t *testing.T) {
 	}
 }
 
+// TestSilentConnection: a server closes a connection on which nothing came for a
+// while, as idemd does after seconds, or is killed. The request that comes then
+// gets another connection.
+func TestSilentConnection(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	s, err := dial(t.Context(), "http://"+l.Addr().String(), 2)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.close()
+	var kept net.Conn
+	for i := range 2 {
+		c, err := l.Accept()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		if i == 1 {
+			kept = c
+			continue
+		}
+		c.Close()
+		for mine := range s.open {
+			if mine.LocalAddr().String() != c.RemoteAddr().String() {
+				continue
+			}
+			if _, err := mine.Read(make([]byte, 1)); !errors.Is(err, io.EOF) { // the end has arrived
+				t.Fatal(err)
+			}
+		}
+	}
+	c, err := s.get(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if c.LocalAddr().String() != kept.RemoteAddr().String() || len(s.open) != 1 || len(s.ready) != 0 {
+		t.Errorf("got %v, want %v; %d open, %d ready", c.LocalAddr(), kept.RemoteAddr(), len(s.open), len(s.ready))
+	}
+	if c, err = s.get(t.Context()); err != nil || len(s.open) != 2 {
+		t.Errorf("%d open, %v, %v", len(s.open), c, err)
+	}
+}
+
 // TestNobodyListens: an error, not a loop.
 func TestNobodyListens(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")

@@ -120,6 +120,11 @@ func check(before, after *stats, s seen) (faults []string) {
 	}
 	// A key that was sent more than once makes one call at most.
 	between("calls", calls, s.fresh, min(s.fresh+s.silent, max(s.keys, s.fresh)))
+	// A server that takes new keys for known ones does less work, and its counts and
+	// answers agree.
+	if accepted := s.keys - (s.requests - s.fresh - s.again); calls < accepted {
+		faults = append(faults, fmt.Sprintf("calls: the server counted %d, and accepted %d new keys at least", calls, accepted))
+	}
 	between("effects", after.Effects-before.Effects, calls*s.effects, calls*s.effects)
 	attempts := minus(after.Attempts, before.Attempts)
 	var ended int64
@@ -151,6 +156,21 @@ func minus(after, before map[string]int64) map[string]int64 {
 		}
 	}
 	return d
+}
+
+// unfit says why the latencies of a series cannot be used, if they cannot: some
+// are not of the right answer, which a refusal is quicker than, or are longer than
+// the histogram holds. Profile recovery is there to see what is not answered.
+func unfit(d declaration, rec *recorder) (why []string) {
+	rec.mu.Lock()
+	defer rec.mu.Unlock()
+	if wrong := rec.n - rec.good; wrong > 0 && !d.kill {
+		why = append(why, fmt.Sprintf("%d of %d requests were not answered with status %d: %s", wrong, rec.n, rec.right, byName(rec.statuses)))
+	}
+	if rec.cut > 0 {
+		why = append(why, fmt.Sprintf("%d latencies are above %v, and were recorded as that", rec.cut, time.Duration(longest)*time.Microsecond))
+	}
+	return why
 }
 
 // saturated says why the generator's figures cannot be used, if they cannot.

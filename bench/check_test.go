@@ -10,7 +10,9 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
+	"time"
 )
 
 // TestCheck plants every disagreement that there can be: answers of success alone
@@ -34,6 +36,9 @@ func TestCheck(t *testing.T) {
 		{"a call is missing", func(s *stats) { s.Calls, s.Created, s.Effects, s.Attempts["1"] = 1059, 64, 959, 1049 }, nil, "calls: the server counted 59, the answers say 60 to 70"},
 		{"a call too many", func(s *stats) { s.Calls, s.Created, s.Effects, s.Attempts["1"] = 1071, 76, 971, 1061 }, nil, "calls: the server counted 71"},
 		{"more calls than keys", nil, func(s *seen) { s.keys = 63 }, "calls: the server counted 64, the answers say 60 to 63"},
+		// 20 requests were not accepted, each of which may have had a key to itself.
+		{"as many new keys as calls", nil, func(s *seen) { s.keys = 84 }, ""},
+		{"new keys that are taken for known ones", nil, func(s *seen) { s.keys = 85 }, "calls: the server counted 64, and accepted 65 new keys at least"},
 		{"an effect is missing", func(s *stats) { s.Effects-- }, nil, "effects: the server counted 63, the answers say 64"},
 		{"an effect too many", func(s *stats) { s.Effects++ }, nil, "effects: the server counted 65"},
 		{"effects of a tool that has none", nil, func(s *seen) { s.effects = 0 }, "effects: the server counted 64, the answers say 0"},
@@ -154,6 +159,24 @@ func TestRunOnTarget(t *testing.T) {
 			}
 		})
 	}
+	t.Run("it takes every key for the same", func(t *testing.T) {
+		it := &impostor{calls: make(map[string]bool)}
+		srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			r.Header.Set("Idempotency-Key", "the only one")
+			it.ServeHTTP(w, r)
+		}))
+		defer srv.Close()
+		rec, err := Run(t.Context(), Options{Profiles: []string{"distinct", "mixed"}, Target: srv.URL, Requests: 100, Connections: 4, Engine: Bare, Dir: t.TempDir()})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i, keys := range []string{"100", "90"} {
+			got, want := strings.Join(rec.Profiles[i].Void, "; "), "run 1 of 1: calls: the server counted 0, and accepted "+keys+" new keys at least"
+			if got != want {
+				t.Errorf("%q, want %q", got, want)
+			}
+		}
+	})
 	t.Run("not idemd", func(t *testing.T) {
 		srv := httptest.NewServer(http.NotFoundHandler())
 		defer srv.Close()
@@ -161,6 +184,44 @@ func TestRunOnTarget(t *testing.T) {
 			t.Errorf("%v", err)
 		}
 	})
+}
+
+// TestRunRefused: a server that refuses some, and counts that honestly, has no
+// latencies to be compared: its refusals are among them. So has a control that
+// answers something else.
+func TestRunRefused(t *testing.T) {
+	honest := &impostor{calls: make(map[string]bool)}
+	var n atomic.Int64
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Method == http.MethodPost && n.Add(1) == 50 {
+			honest.mu.Lock()
+			defer honest.mu.Unlock()
+			honest.counts.Deliveries++
+			honest.counts.Refused++
+			w.WriteHeader(http.StatusServiceUnavailable)
+			return
+		}
+		honest.ServeHTTP(w, r)
+	}))
+	defer srv.Close()
+	rec, err := Run(t.Context(), Options{Profiles: []string{"distinct"}, Target: srv.URL, Requests: 100, Connections: 4, Engine: Bare, Dir: t.TempDir()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, want := strings.Join(rec.Profiles[0].Void, "; "), "run 1 of 1: 1 of 100 requests were not answered with status 200: 200:99 503:1"; got != want {
+		t.Errorf("%q, want %q", got, want)
+	}
+	s := &suite{o: Options{}}
+	a := &attack{base: "http://it", engine: Vegeta, connections: 1, requests: 3, timeout: time.Minute, wire: wireFunc(func(r *http.Request) (*http.Response, error) {
+		a := ok(r)
+		a.StatusCode = http.StatusNotFound
+		return a, nil
+	})}
+	var control *server
+	_, faults, err := s.measure(t.Context(), a, declared(t, "distinct"), nil, nil, &control, "control")
+	if got := strings.Join(faults, "; "); err != nil || got != "control: 3 of 3 requests were not answered with status 200: 404:3" {
+		t.Errorf("%q, %v", got, err)
+	}
 }
 
 // TestSave writes all or nothing.
@@ -196,6 +257,46 @@ func TestSave(t *testing.T) {
 	if err != nil || len(left) != 1 {
 		t.Errorf("%v, %v", left, err)
 	}
+	t.Run("into an empty directory", func(t *testing.T) {
+		dir := t.TempDir()
+		if err := rec.Save(dir); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := Open(dir); err != nil {
+			t.Error(err)
+		}
+	})
+	t.Run("by a symbolic link", func(t *testing.T) {
+		dir := t.TempDir()
+		link := filepath.Join(t.TempDir(), "link")
+		if err := os.Symlink(dir, link); err != nil {
+			t.Fatal(err)
+		}
+		if err := rec.Save(link); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := Open(dir); err != nil {
+			t.Error(err)
+		}
+	})
+	t.Run("where a directory is full, or a file is", func(t *testing.T) {
+		dir := t.TempDir()
+		file := filepath.Join(dir, "file")
+		if err := os.WriteFile(file, []byte("mine"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		for _, taken := range []string{dir, file} {
+			if err := rec.Save(taken); err == nil {
+				t.Errorf("%s is replaced", taken)
+			}
+		}
+		if mine, err := os.ReadFile(file); err != nil || string(mine) != "mine" {
+			t.Errorf("%q, %v", mine, err)
+		}
+		if left, err := os.ReadDir(dir); err != nil || len(left) != 1 {
+			t.Errorf("%v, %v", left, err)
+		}
+	})
 }
 
 func TestOptions(t *testing.T) {
@@ -226,6 +327,8 @@ func TestOptions(t *testing.T) {
 		{"bare at a rate", func(o *Options) { o.Rate, o.Engine = 10, Bare }, "no schedule"},
 		{"rate below nothing", func(o *Options) { o.Rate = -1 }, "rate"},
 		{"nothing is due", func(o *Options) { o.Rate, o.Duration = 1, 1 }, "not one request"},
+		{"nothing is due of a profile with a rate of its own", func(o *Options) { o.Profiles, o.Duration = []string{"recovery"}, 1 }, "not one request of recovery"},
+		{"nothing is due of one of all", func(o *Options) { o.Profiles, o.Duration = []string{"all"}, 1 }, "not one request of recovery"},
 		{"connections", func(o *Options) { o.Connections = maxConnections + 1 }, "connections"},
 		{"keys", func(o *Options) { o.Keys = -1 }, "keys"},
 		{"runs", func(o *Options) { o.Runs = mostRuns + 1 }, "runs"},

@@ -340,6 +340,18 @@ func (c *Comparison) Judged() int {
 	return n
 }
 
+// NotJudged are the loads that both have and that have no verdict. A B whose
+// figures are void is among them: that it is no slower cannot be said of it.
+func (c *Comparison) NotJudged() []Load {
+	var all []Load
+	for _, p := range c.Profiles {
+		if len(p.Unjudged) > 0 {
+			all = append(all, p.Load)
+		}
+	}
+	return all
+}
+
 // Regressions is how many figures are worse beyond both noise and threshold.
 func (c *Comparison) Regressions() int {
 	return c.count(func(f Figure) bool { return f.Regression })

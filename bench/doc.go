@@ -14,7 +14,8 @@
 //     and commits; absolute figures are of one machine at one time.
 //   - After every series the server's own counts must agree with the answers that
 //     were read, or the figures are void: a server that is fast because it forgets
-//     is not fast.
+//     is not fast. And every answer must be the right one, but where the daemon is
+//     killed: a refusal is quick, and no figure of what was refused.
 //   - No request is sent twice by anything below.
 //
 // What it does not promise: that the machine was quiet. Its load, the time of an

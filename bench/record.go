@@ -13,7 +13,8 @@ import (
 )
 
 // What histograms can hold, in microseconds, with three significant digits. A
-// latency beyond it is recorded as the longest one; Max and Mean are exact.
+// latency beyond it is recorded as the longest one, which voids the figures; Max and
+// Mean are exact.
 const (
 	shortest    = 1
 	longest     = int64(time.Minute / time.Microsecond)
@@ -61,7 +62,8 @@ type recorder struct {
 	again    int64 // calls that were there before them
 	n, good  int64
 	late     int64
-	silent   int // in a row
+	cut      int64 // latencies that the histogram cannot hold
+	silent   int   // in a row
 	sum, max time.Duration
 	first    time.Duration // when the first one was sent
 	last     time.Duration // when the last answer was there
@@ -88,6 +90,9 @@ func (r *recorder) add(o outcome) error {
 	r.last = max(r.last, o.done)
 	r.sum += latency
 	r.max = max(r.max, latency)
+	if latency > time.Duration(longest)*time.Microsecond {
+		r.cut++
+	}
 	r.statuses[o.status]++
 	if o.sent-o.due > lateAfter {
 		r.late++
@@ -137,15 +142,18 @@ func (r *recorder) measurement() Measurement {
 		m.Statuses[strconv.Itoa(status)] = int(n)
 	}
 	if r.timeline {
-		m.Gap = longestGap(r.goodAt)
+		m.Gap = longestGap(r.first, r.goodAt, r.last)
 	}
 	return m
 }
 
-func longestGap(at []time.Duration) (gap time.Duration) {
+// longestGap is the longest time without one of the moments, from the first
+// request to the last answer: a server that never comes back has a gap to the end.
+func longestGap(first time.Duration, at []time.Duration, last time.Duration) (gap time.Duration) {
 	slices.Sort(at)
-	for i := 1; i < len(at); i++ {
-		gap = max(gap, at[i]-at[i-1])
+	before := first
+	for _, t := range append(at, last) {
+		gap, before = max(gap, t-before), t
 	}
 	return gap
 }

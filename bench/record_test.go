@@ -96,6 +96,20 @@ func TestRecorder(t *testing.T) {
 			t.Errorf("%v", m.Gap)
 		}
 	})
+	t.Run("the longest time without an answer, where none comes any more", func(t *testing.T) {
+		rec := newRecorder(200, false)
+		rec.timeline = true
+		refused := outcome{due: 9 * time.Second, sent: 9 * time.Second, done: 10 * time.Second, err: errors.New("refused")}
+		m := recorded(t, rec, outcome{done: time.Second, status: 200}, outcome{done: 2 * time.Second, status: 200}, refused)
+		if m.Gap != 8*time.Second {
+			t.Errorf("%v", m.Gap)
+		}
+		never := newRecorder(200, false)
+		never.timeline = true
+		if m := recorded(t, never, outcome{done: time.Second, status: 503}, refused); m.Gap != 10*time.Second {
+			t.Errorf("%v", m.Gap)
+		}
+	})
 	t.Run("nobody answers a closed loop", func(t *testing.T) {
 		rec := newRecorder(200, true)
 		refused := outcome{err: errors.New("refused")}
@@ -154,6 +168,36 @@ func TestSaturation(t *testing.T) {
 			t.Error(got)
 		}
 	})
+}
+
+// TestUnfit: latencies of other answers than the right one are no figures of it,
+// and those that were cut are none at all.
+func TestUnfit(t *testing.T) {
+	right := outcome{done: time.Millisecond, status: 202}
+	for _, tc := range []struct {
+		name string
+		d    string
+		some []outcome
+		want string
+	}{
+		{"all right", "distinct-202", []outcome{right, right}, ""},
+		{"one refused", "distinct-202", []outcome{right, {done: 1, status: 503}}, "1 of 2 requests were not answered with status 202: 202:1 503:1"},
+		{"right for another profile", "distinct-202", []outcome{{done: 1, status: 200}}, "not answered with status 202: 200:1"},
+		{"one without an answer", "distinct-202", []outcome{right, {done: 1, err: errors.New("reset")}}, "0:1 202:1"},
+		{"as long as can be held", "distinct-202", []outcome{{done: time.Minute, status: 202}}, ""},
+		{"longer", "distinct-202", []outcome{{done: time.Minute + 1, status: 202}, right}, "1 latencies are above 1m0s"},
+		{"recovery loses some", "recovery", []outcome{right, {done: 1, err: errors.New("reset")}}, ""},
+		{"recovery, and longer", "recovery", []outcome{{done: time.Hour, status: 200}}, "1 latencies are above 1m0s"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			rec := newRecorder(202, true)
+			recorded(t, rec, tc.some...)
+			got := strings.Join(unfit(declared(t, tc.d), rec), "; ")
+			if (tc.want == "") != (got == "") || !strings.Contains(got, tc.want) {
+				t.Errorf("%q, want %q", got, tc.want)
+			}
+		})
+	}
 }
 
 // TestHistogramFiles reads back what is written.

@@ -210,26 +210,35 @@ func directoryOf(s *Saved) string {
 	return s.StartedAt.UTC().Format("2006-01-02") + "-" + commit
 }
 
-// absolutePath is one that begins a word; the slashes of a URL do not.
+// absolutePath is one that begins a word of a text; the slashes of a URL do not.
 var absolutePath = regexp.MustCompile(`(^|[\s'"=,(])(/[^\s'"=,:()]+)`)
+
+// shellWord is a word of a command line, or a part of one, that is quoted or has
+// no blanks; pathInWord is a path in it, which may have blanks then.
+var (
+	shellWord  = regexp.MustCompile(`'[^']*'|[^\s']+`)
+	pathInWord = regexp.MustCompile(`(^|['=,(])(/[^'=,()]+)`)
+)
 
 // withoutPaths cuts the absolute paths in Results to their last element.
 func withoutPaths(r *Results) {
-	cut := func(s string, keep func(string) bool) string {
-		return absolutePath.ReplaceAllStringFunc(s, func(match string) string {
-			i := strings.IndexByte(match, '/')
-			if path := match[i:]; !keep(path) {
-				return match[:i] + filepath.Base(path)
-			}
-			return match
-		})
+	last := func(match string) string {
+		i := strings.IndexByte(match, '/')
+		return match[:i] + filepath.Base(match[i:])
 	}
 	// In what the suite says, /stats and /v1/effects are routes.
-	route := func(path string) bool { return strings.HasPrefix(path, "/v1/") || strings.Count(path, "/") == 1 }
-	r.Command = cut(r.Command, func(string) bool { return false })
+	lastOfFile := func(match string) string {
+		if path := match[strings.IndexByte(match, '/'):]; strings.HasPrefix(path, "/v1/") || strings.Count(path, "/") == 1 {
+			return match
+		}
+		return last(match)
+	}
+	r.Command = shellWord.ReplaceAllStringFunc(r.Command, func(word string) string {
+		return pathInWord.ReplaceAllStringFunc(word, last)
+	})
 	for i := range r.Profiles {
 		for j, why := range r.Profiles[i].Void {
-			r.Profiles[i].Void[j] = cut(why, route)
+			r.Profiles[i].Void[j] = absolutePath.ReplaceAllStringFunc(why, lastOfFile)
 		}
 	}
 }

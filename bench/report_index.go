@@ -27,8 +27,8 @@ Written by ` + "`bench report`" + `; do not edit.
   noise until ` + "`bench compare`" + ` says otherwise.
 - **open** load comes at a set rate, whatever the answers do, as users do. **closed** load asks again as soon as it is
   answered, and finds the maximum.
-- **void** figures must not be used: the generator could not keep up, or the server's own counts did not agree with what
-  was sent. The reason stands beside it.
+- **void** figures must not be used: the generator could not keep up, some answers were not the right ones, or the
+  server's own counts did not agree with what was sent. The reason stands beside it.
 - Plots have the percentile on the scale of HdrHistogram: every further nine is as wide as the one before, so the
   tail is not squeezed into the last pixel. They draw all runs together. The ` + "`.hlog`" + ` and ` + "`.hgrm`" + ` files beside each
   ` + "`results.json`" + ` are what they are drawn from, in microseconds, and open in any HdrHistogram viewer.

@@ -120,7 +120,8 @@ func TestReport(t *testing.T) {
 			p.Runs[1].Gap = 1500 * time.Millisecond
 		}))
 	newer.StartedAt = newer.StartedAt.Add(48 * time.Hour)
-	newer.Command = "/home/somebody/bin/bench run --idemd=/home/somebody/idemd --target http://127.0.0.1:8081/x"
+	newer.Command = "/home/somebody/bin/bench run --idemd=/home/somebody/idemd --target http://127.0.0.1:8081/x" +
+		" --out /home:1/somebody/x '--data=/home/of a/somebody/my store' --dir '/home/of a/somebody/big: disk'"
 	newer.Env.CPU = "Imaginary <9000> | two"
 	a, _ := onDisk(t, older)
 	b, _ := onDisk(t, newer)

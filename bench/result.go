@@ -46,8 +46,9 @@ type Profile struct {
 	Runs        []Measurement `json:"runs"`        // against idemd
 	Control     []Measurement `json:"control"`     // against a handler that answers the same bytes and does nothing; interleaved with Runs
 
-	// Void says why the figures must not be used: the generator was saturated, or
-	// the server's counts do not agree. Empty where they may.
+	// Void says why the figures must not be used: the generator was saturated, the
+	// server's counts do not agree, some answers were not the right ones (but for
+	// recovery), or were later than a histogram holds. Empty where they may.
 	Void []string `json:"void"`
 }
 
@@ -70,8 +71,8 @@ type Measurement struct {
 	// due. Too many of them void the figures: that was not the load that was asked for.
 	Late int64 `json:"late"`
 
-	// Gap is the longest time without an answer of the right kind, of profile
-	// recovery; 0 for the others.
+	// Gap is the longest time without an answer of the right kind, from the first
+	// request to the last answer, of profile recovery; 0 for the others.
 	Gap time.Duration `json:"gap_ns,omitempty"`
 
 	// What the machine was used for: seconds of CPU, in steps of 10 ms for the

@@ -1,6 +1,7 @@
 package bench
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"maps"
@@ -184,10 +185,10 @@ func statuses(runs []Measurement) string {
 	return byName(sum)
 }
 
-func byName(n map[string]int64) string {
+func byName[K cmp.Ordered](n map[K]int64) string {
 	var parts []string
 	for _, name := range slices.Sorted(maps.Keys(n)) {
-		parts = append(parts, fmt.Sprintf("%s:%d", name, n[name]))
+		parts = append(parts, fmt.Sprintf("%v:%d", name, n[name]))
 	}
 	if len(parts) == 0 {
 		return "-"

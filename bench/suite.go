@@ -17,6 +17,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/HdrHistogram/hdrhistogram-go"
@@ -164,8 +165,24 @@ func (o Options) Validate() error {
 	want(o.Keys > 0 && o.Keys <= maxKeys, "the keys must be 1 to %d", maxKeys)
 	want(o.Runs > 0 && o.Runs <= mostRuns, "the runs must be 1 to %d", mostRuns)
 	want(o.Duration >= 0 && o.Requests >= 0 && o.Preload >= 0 && o.Warmup >= 0 && o.Timeout > 0, "nothing can be negative, and a time-out must be positive")
-	want(o.Requests > 0 || o.Rate == 0 || o.Duration >= time.Second/time.Duration(o.Rate), "not one request is due in %v", o.Duration)
+	for _, d := range o.chosen() {
+		// Without a request to end with, an open series would have no end.
+		if a := o.attackOn(d); a.open() && a.rate <= maxRate {
+			want(a.all() > 0, "not one request of %s is due in %v", d.name, o.Duration)
+		}
+	}
 	return errors.Join(faults...)
+}
+
+// chosen are the profiles that are measured, in order.
+func (o *Options) chosen() []declaration {
+	var some []declaration
+	for _, d := range declarations {
+		if slices.Contains(o.Profiles, d.name) || slices.Contains(o.Profiles, "all") && (!d.kill || o.Target == "") {
+			some = append(some, d)
+		}
+	}
+	return some
 }
 
 // Recording is what a run measured, with the raw latencies.
@@ -178,6 +195,10 @@ type Recording struct {
 // yet, or empty. Either all of it is there afterwards, or none.
 func (r *Recording) Save(dir string) (err error) {
 	dir = filepath.Clean(dir)
+	// What is renamed below takes the place of a directory, not of a link to one.
+	if real, err := filepath.EvalSymlinks(dir); err == nil {
+		dir = real
+	}
 	if err := os.MkdirAll(filepath.Dir(dir), 0o755); err != nil {
 		return fmt.Errorf("bench: %w", err)
 	}
@@ -219,7 +240,7 @@ func (r *Recording) Save(dir string) (err error) {
 	if err = os.WriteFile(filepath.Join(part, resultsFile), append(doc, '\n'), 0o644); err != nil {
 		return err
 	}
-	return os.Rename(part, dir) // takes the place of an empty directory, of nothing else
+	return syscall.Rename(part, dir) // takes the place of an empty directory, which os.Rename does not, and of nothing else
 }
 
 // suite is one run.
@@ -272,10 +293,7 @@ func (s *suite) run(ctx context.Context) (*Recording, error) {
 	if err := s.preload(ctx); err != nil {
 		return nil, err
 	}
-	for _, d := range declarations {
-		if !slices.Contains(s.o.Profiles, d.name) && (!slices.Contains(s.o.Profiles, "all") || d.kill && s.o.Target != "") {
-			continue
-		}
+	for _, d := range s.o.chosen() {
 		p, err := s.profile(ctx, d)
 		if ctx.Err() != nil {
 			return nil, ctx.Err()
@@ -418,10 +436,10 @@ func (s *suite) ticker(profile, step string, a *attack) func(int64) {
 }
 
 // attackOn says how a profile's series is sent to a server.
-func (s *suite) attackOn(d declaration) attack {
+func (o *Options) attackOn(d declaration) attack {
 	a := attack{
-		engine: s.o.Engine, connections: s.o.Connections, rate: s.o.Rate,
-		requests: s.o.Requests, duration: s.o.Duration, timeout: s.o.Timeout, workers: manyWorkers,
+		engine: o.Engine, connections: o.Connections, rate: o.Rate,
+		requests: o.Requests, duration: o.Duration, timeout: o.Timeout, workers: manyWorkers,
 	}
 	if a.requests > 0 {
 		a.duration = 0
@@ -475,7 +493,7 @@ func (s *suite) profile(ctx context.Context, d declaration) (p *Profile, err err
 		}
 		defer func() { err = errors.Join(err, control.stop()) }()
 	}
-	on := s.attackOn(d)
+	on := s.o.attackOn(d)
 	p = &Profile{
 		Name: d.name, Engine: string(on.engine), Pace: "closed", Rate: float64(on.rate), Connections: on.connections,
 		Duration: on.duration, Preload: s.o.Preload, Runs: []Measurement{}, Control: []Measurement{}, Void: []string{},
@@ -523,7 +541,7 @@ func (s *suite) warm(ctx context.Context, d declaration, pool []known, url strin
 	if s.o.Warmup == 0 {
 		return nil
 	}
-	a := s.attackOn(d)
+	a := s.o.attackOn(d)
 	a.base, a.rate, a.requests, a.duration = url, 0, 0, s.o.Warmup
 	w, rec := newWorkload(d, pool), newRecorder(d.right, true)
 	w.renew = crowd
@@ -574,7 +592,7 @@ func (s *suite) measure(ctx context.Context, a *attack, d declaration, pool []kn
 	m := rec.measurement()
 	m.StartedAt = began.UTC().Truncate(time.Millisecond)
 	m.GeneratorCPU = used(own, ownCPU())
-	faults := saturated(a, m)
+	faults := append(saturated(a, m), unfit(d, rec)...)
 	m.Attempts = map[string]int64{}
 	if ask != nil {
 		if after, err = ask.atRest(ctx); err != nil {

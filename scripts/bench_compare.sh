@@ -24,8 +24,8 @@ From the environment, with defaults:
   OUT=                     keep the results (a, b), compare.txt and compare.svg in this new directory
   BENCH=                   the generator (built from the present tree)
 
-Exit code: 0 no regression, 1 a regression, 2 usage, 3 nothing could be judged,
-4 a program could not be built or measured.
+Exit code: 0 no regression, 1 a regression, 2 usage, 3 nothing, or not everything,
+could be judged, 4 a program could not be built or measured.
 USAGE
 }
 
@@ -70,7 +70,10 @@ trap clean_up EXIT
 trap 'exit 130' INT
 trap 'exit 143' TERM HUP
 
-# In the background, so that a signal is heard while it runs.
+# In the background, so that a signal is heard while it runs, and in a process group
+# of its own: Ctrl-C is for this script, and two signals would end bench before it has
+# cleaned up.
+set -m
 attend() {
   local status=0
   "$@" &

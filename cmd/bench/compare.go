@@ -10,7 +10,8 @@ import (
 	"github.com/idemd/idemd/bench"
 )
 
-// exitUnjudged is compare's: nothing could be judged.
+// exitUnjudged is compare's: there is no regression in what could be judged, but
+// something that both have could not, or nothing at all could.
 const exitUnjudged = 3
 
 type compareCmd struct {
@@ -38,7 +39,8 @@ and not judged. Where A and B were measured on different machines, bench compare
 the only fair comparison is make bench-compare, which takes turns on one.
 
 Exit codes: 0 no regression, 1 a regression, 2 usage or results that cannot be read,
-3 nothing could be judged.`
+3 no regression in what could be judged, but nothing could be, or not every profile that
+both have with the same load.`
 }
 
 // Run compares, shows, and exits by what it found.
@@ -78,6 +80,13 @@ func (c *compareCmd) Run(con *console) error {
 		return exit(exitFailed, "")
 	case found.Judged() == 0:
 		return exit(exitUnjudged, "nothing could be judged")
+	}
+	if left := found.NotJudged(); len(left) > 0 {
+		words := make([]string, len(left))
+		for i, l := range left {
+			words[i] = l.String()
+		}
+		return exit(exitUnjudged, "not everything could be judged: %s", strings.Join(words, "; "))
 	}
 	return nil
 }

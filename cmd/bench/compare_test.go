@@ -109,6 +109,14 @@ func TestCompareExitCodes(t *testing.T) {
 	other := madeUp("bbb", 3, 3, 3, 3, 3)
 	other.Profiles[0].Connections = 9
 	elsewhere := saved(t, other)
+	// Two profiles, of which B has one void.
+	two := func(commit string, void ...string) string {
+		r, second := madeUp(commit, 2, 2, 2, 2, 2), madeUp(commit, 2, 2, 2, 2, 2).Profiles[0]
+		second.Name, second.Void = "replay", void
+		r.Profiles = append(r.Profiles, second)
+		return saved(t, r)
+	}
+	both, half := two("aaa"), two("bbb", "calls: the server counted 59, the answers say 60")
 	broken := t.TempDir()
 	if err := os.WriteFile(filepath.Join(broken, "results.json"), []byte("{}"), 0o644); err != nil {
 		t.Fatal(err)
@@ -130,6 +138,8 @@ func TestCompareExitCodes(t *testing.T) {
 		{"slower within a higher threshold", []string{steady, slower, "--threshold=50%"}, 0, "No regression beyond 50%", ""},
 		{"one run", []string{steady, once}, 3, "NOT JUDGED", "nothing could be judged"},
 		{"void", []string{steady, voided}, 3, "B is void: the generator was saturated", "nothing could be judged"},
+		{"one of two is void", []string{both, half}, 3, "in 1 of 2 profiles", "not everything could be judged: replay, closed, 8 connections, sent by bare"},
+		{"one of two is void, and not asked for", []string{both, half, "--profile=distinct"}, 0, "in 1 of 1 profile", ""},
 		{"another load", []string{steady, elsewhere}, 3, "MISSING", "nothing could be judged"},
 		{"no such directory", []string{steady, filepath.Join(broken, "x")}, 2, "", "no such file"},
 		{"no results", []string{broken, steady}, 2, "", "these are not results of the suite"},

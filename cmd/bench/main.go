@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/signal"
 	"syscall"
+	"time"
 
 	"github.com/alecthomas/kong"
 )
@@ -22,7 +23,7 @@ Data goes to stdout, words go to stderr. Exit codes:
   0  done
   1  it could not be brought to its end, figures are void, or there is a regression
   2  usage
-  3  compare: nothing could be judged
+  3  compare: nothing, or not everything, could be judged
   74 stdout cannot be written`
 
 type cli struct {
@@ -75,9 +76,23 @@ func exit(code int, format string, args ...any) error {
 }
 
 func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	context.AfterFunc(ctx, stop) // a second signal ends the process at once
+	ends := []os.Signal{os.Interrupt, syscall.SIGTERM}
+	if !signal.Ignored(syscall.SIGHUP) { // as nohup has it
+		ends = append(ends, syscall.SIGHUP)
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), ends...)
+	withdraw(ctx, stop)
 	os.Exit(run(ctx, os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
+}
+
+// patience is how long after a signal another one does not matter.
+const patience = time.Second
+
+// withdraw has a second signal end the process at once, which leaves what it has
+// started. Not one that comes with the first: timeout(1) and make send it to the
+// process when its group has it already.
+func withdraw(ctx context.Context, stop func()) {
+	context.AfterFunc(ctx, func() { time.AfterFunc(patience, stop) })
 }
 
 // run is the whole program but for the process around it. It returns the exit

@@ -49,8 +49,8 @@ that reads the body, answers as many bytes and does nothing. Compare ratios to t
 control; absolute figures are of one machine at one time.
 
 Latencies count from when a request was due. After each series /stats must agree with
-the answers. Figures that must not be used are marked VOID, with the reason, and the
-exit code is 1.
+the answers, and all of them must be the right ones (but for recovery). Figures that must
+not be used are marked VOID, with the reason, and the exit code is 1.
 
   bench run --profile distinct,same
   bench run --profile all --runs 5 --out results/mine
@@ -178,13 +178,33 @@ func plainWords(err error) string { return strings.ReplaceAll(err.Error(), "benc
 // measured that could not be written then.
 func vacant(dir string) error {
 	entries, err := os.ReadDir(dir)
-	if errors.Is(err, os.ErrNotExist) {
-		return nil
+	switch {
+	case err == nil && len(entries) > 0:
+		return fmt.Errorf("%s is not empty", dir)
+	case err != nil && !errors.Is(err, os.ErrNotExist):
+		return err
 	}
-	if err == nil && len(entries) > 0 {
-		err = fmt.Errorf("%s is not empty", dir)
+	if here, err := os.Stat("."); err == nil {
+		if it, err := os.Stat(dir); err == nil && os.SameFile(here, it) {
+			return errors.New("the directory takes the place of an empty one, and not of the one that you are in")
+		}
 	}
-	return err
+	// Results are made beside it, in the nearest directory that is there.
+	if dir, err = filepath.Abs(dir); err != nil {
+		return err
+	}
+	for parent := filepath.Dir(dir); ; parent = filepath.Dir(parent) {
+		trial, err := os.MkdirTemp(parent, ".bench-*")
+		switch {
+		case err == nil:
+			return os.Remove(trial)
+		case !errors.Is(err, os.ErrNotExist) || parent == filepath.Dir(parent):
+			return err
+		}
+		if _, err := os.Lstat(parent); err == nil { // it is there, and nothing can be made in it
+			return fmt.Errorf("nothing can be written in %s", parent)
+		}
+	}
 }
 
 func listProfiles(con *console) error {

@@ -11,7 +11,10 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
+	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"go.uber.org/goleak"
@@ -42,6 +45,7 @@ func TestRun(t *testing.T) {
 	t.Run("preload", p.preload)
 	t.Run("interrupted", p.interrupted)
 	t.Run("cannot start", p.cannotStart)
+	t.Run("ended by a signal", p.signalled)
 }
 
 type outcome struct {
@@ -197,6 +201,70 @@ func (p programs) interrupted(t *testing.T) {
 	}
 }
 
+// TestWithdraw: a second signal ends the program only when the first one is some
+// time ago.
+func TestWithdraw(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		var stopped atomic.Bool
+		withdraw(ctx, func() { stopped.Store(true) })
+		for _, step := range []struct {
+			do   func()
+			want bool
+		}{{func() {}, false}, {cancel, false}, {func() { time.Sleep(patience - time.Nanosecond) }, false}, {func() { time.Sleep(time.Nanosecond) }, true}} {
+			step.do()
+			synctest.Wait()
+			if stopped.Load() != step.want {
+				t.Errorf("stopped: %v", stopped.Load())
+			}
+		}
+	})
+}
+
+// signalled sends the real program a signal when it has started idemd: what it
+// started goes with it, and what it made.
+func (p programs) signalled(t *testing.T) {
+	for _, tc := range []struct {
+		name  string
+		sig   syscall.Signal
+		nohup string
+		code  int
+	}{
+		{"interrupted", syscall.SIGINT, "", exitFailed},
+		{"terminated", syscall.SIGTERM, "", exitFailed},
+		{"the terminal is gone", syscall.SIGHUP, "", exitFailed},
+		{"the terminal is gone, which is to be ignored", syscall.SIGHUP, "trap '' HUP; ", 0},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			dir, here := t.TempDir(), t.TempDir()
+			pipe, idemd := filepath.Join(here, "pipe"), filepath.Join(here, "idemd")
+			if err := syscall.Mkfifo(pipe, 0o600); err != nil {
+				t.Fatal(err)
+			}
+			script := "#!/bin/sh\n[ \"$1\" = serve ] && echo x >" + pipe + "\nexec " + p.idemd + " \"$@\"\n"
+			if err := os.WriteFile(idemd, []byte(script), 0o755); err != nil {
+				t.Fatal(err)
+			}
+			var stderr bytes.Buffer
+			cmd := exec.Command("sh", "-c", tc.nohup+`exec "$@"`, "sh", p.bench, "run", "--profile=distinct", "--requests=10", "--warmup=0s", "--idemd="+idemd, "--dir="+dir)
+			cmd.Stderr = &stderr
+			if err := cmd.Start(); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := os.ReadFile(pipe); err != nil { // until idemd is started
+				t.Fatal(err)
+			}
+			if err := cmd.Process.Signal(tc.sig); err != nil {
+				t.Fatal(err)
+			}
+			if code := exitCode(cmd.Wait()); code != tc.code || code != 0 && !strings.Contains(stderr.String(), "interrupted; nothing was written") {
+				t.Errorf("exit code %d, want %d: %s", code, tc.code, &stderr)
+			}
+			p.nothingLeft(t, dir)
+		})
+	}
+}
+
 func (p programs) cannotStart(t *testing.T) {
 	for _, tc := range []struct {
 		name           string
@@ -237,6 +305,8 @@ func TestUsage(t *testing.T) {
 		{"run --profile=recovery --target=http://127.0.0.1:1", "kills"},
 		{"run --profile=distinct --target=http://127.0.0.1:1 --idemd=x", "either"},
 		{"run --profile=distinct --out=" + full, "is not empty"},
+		{"run --profile=distinct --out=/proc/none/out", "--out: "},
+		{"run --profile=recovery --duration=1ms", "not one request of recovery is due in 1ms"},
 		{"measure", "measure"},
 	} {
 		t.Run(tc.args, func(t *testing.T) {
@@ -246,6 +316,12 @@ func TestUsage(t *testing.T) {
 			}
 		})
 	}
+	t.Run("results where it runs", func(t *testing.T) {
+		t.Chdir(t.TempDir())
+		if o := runBench(t.Context(), "run", "--profile=distinct", "--out=."); o.code != exitUsage || !strings.Contains(o.stderr, "--out: ") {
+			t.Errorf("%d: %s%s", o.code, o.stdout, o.stderr)
+		}
+	})
 	if o := runBench(t.Context(), "run", "--list"); o.code != 0 || strings.Count(o.stdout, "\n") != len(bench.Profiles()) {
 		t.Errorf("%d: %s%s", o.code, o.stdout, o.stderr)
 	}

@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"strings"
 	"syscall"
@@ -56,10 +57,18 @@ func generator(behaviour string, args []string) int {
 			if _, err := os.Stdout.WriteString("measuring\n"); err != nil {
 				panic(err)
 			}
+			signals := make(chan os.Signal, 2)
+			signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
 			if err := os.WriteFile(os.Getenv("HUNG"), []byte("x"), 0o644); err != nil { // a pipe
 				panic(err)
 			}
-			select {}
+			if sig := <-signals; sig != syscall.SIGTERM {
+				// The script's own comes on top of it, and that is one too many.
+				if err := os.WriteFile(filepath.Join(os.Getenv("TMPDIR"), "tmp.by-two-signals"), nil, 0o644); err != nil {
+					panic(err)
+				}
+			}
+			return 1
 		}
 	}
 	r := madeUp(version, map[string]float64{"quick": 2, "slow": 3}[speed])
@@ -282,13 +291,18 @@ func TestBenchCompareScript(t *testing.T) {
 			t.Errorf("exit code %d: %s\n%s", code, stdout, stderr)
 		}
 	})
-	for _, sig := range []syscall.Signal{syscall.SIGINT, syscall.SIGTERM} {
-		t.Run("ended by "+sig.String(), func(t *testing.T) {
+	for _, tc := range []struct {
+		name string
+		sig  syscall.Signal
+		all  int // -1: every process of the group gets it, as of a terminal
+	}{{"interrupt", syscall.SIGINT, 1}, {"Ctrl-C", syscall.SIGINT, -1}, {"termination", syscall.SIGTERM, 1}} {
+		t.Run("ended by "+tc.name, func(t *testing.T) {
 			hung := filepath.Join(t.TempDir(), "hung")
 			if err := syscall.Mkfifo(hung, 0o600); err != nil {
 				t.Fatal(err)
 			}
 			cmd, _, stderr := r.command("hang", "first", "HUNG="+hung)
+			cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 			if err := cmd.Start(); err != nil {
 				t.Fatal(err)
 			}
@@ -300,13 +314,13 @@ func TestBenchCompareScript(t *testing.T) {
 			if _, err := io.ReadAll(pipe); err != nil {
 				t.Fatal(err)
 			}
-			if err := cmd.Process.Signal(sig); err != nil {
+			if err := syscall.Kill(tc.all*cmd.Process.Pid, tc.sig); err != nil {
 				t.Fatal(err)
 			}
 			late := time.AfterFunc(time.Minute, func() { _ = cmd.Process.Kill() })
 			code := exitCode(cmd.Wait()) // until every process that holds its stderr has ended
-			if !late.Stop() || code != 128+int(sig) {
-				t.Errorf("exit code %d, want %d: %s", code, 128+int(sig), stderr)
+			if !late.Stop() || code != 128+int(tc.sig) {
+				t.Errorf("exit code %d, want %d: %s", code, 128+int(tc.sig), stderr)
 			}
 			r.leavesNothing(t)
 		})
