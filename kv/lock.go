@@ -22,9 +22,15 @@ type locks struct {
 }
 
 type stripe struct {
-	mu   sync.Mutex
-	keys map[idem.Key]*keyLock // taken ones
-	_    [48]byte              // keeps neighbours off one cache line
+	mu     sync.Mutex
+	keys   map[idem.Key]*keyLock // taken ones
+	grants uint64                // how often a lock of the stripe was given to somebody
+
+	// absent was found to have no call when grants was absentAt and nobody had its
+	// lock. Only who has a key's lock makes its call, so that this holds until
+	// another lock of the stripe is given.
+	absent   idem.Key
+	absentAt uint64
 }
 
 // keyLock is a taken lock and who waits for it, in the order of arrival. A
@@ -55,6 +61,7 @@ func (l *locks) acquire(ctx context.Context, key idem.Key) error {
 	taken, ok := s.keys[key]
 	if !ok {
 		s.keys[key] = &keyLock{}
+		s.grants++
 		s.mu.Unlock()
 		return nil
 	}
@@ -98,6 +105,7 @@ func (s *stripe) pass(key idem.Key) {
 		delete(s.keys, key)
 		return
 	}
+	s.grants++
 	next := taken.waiters[0]
 	taken.waiters = taken.waiters[1:]
 	close(next)
@@ -110,4 +118,31 @@ func (l *locks) taken(key idem.Key) bool {
 	defer s.mu.Unlock()
 	_, ok := s.keys[key]
 	return ok
+}
+
+// watch begins a look at a key without its lock. What is found is worth noting
+// only if nobody has the lock, which it reports.
+func (l *locks) watch(key idem.Key) (grants uint64, free bool) {
+	s := l.stripe(key)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	_, taken := s.keys[key]
+	return s.grants, !taken
+}
+
+// note says that the look that began with so many grants found no call.
+func (l *locks) note(key idem.Key, grants uint64) {
+	s := l.stripe(key)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.absent, s.absentAt = key, grants
+}
+
+// knownAbsent reports whether there is certainly no call of a key, to who has its
+// lock: the only lock that was given since a look found none is the caller's.
+func (l *locks) knownAbsent(key idem.Key) bool {
+	s := l.stripe(key)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.absent == key && s.grants == s.absentAt+1
 }

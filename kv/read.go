@@ -48,10 +48,11 @@ func (s *Store) scan(prefix []byte, each func(it *pebble.Iterator) error) error 
 }
 
 // current reads the record of a key, with its args. The caller holds the key's
-// lock.
+// lock. A new key was most often looked up a moment ago, and the engine need not
+// be asked again.
 func (s *Store) current(key idem.Key) (record, error) {
 	t, known := s.namespaces.get(key.Namespace)
-	if !known {
+	if !known || s.locks.knownAbsent(key) {
 		return record{}, nil
 	}
 	return s.readKey(t, key, true)
@@ -174,6 +175,7 @@ func (s *Store) settled(ctx context.Context, key idem.Key, read func() error) er
 // CallByKey implements [idem.Store].
 func (s *Store) CallByKey(ctx context.Context, key idem.Key) (idem.Call, error) {
 	var rec record
+	grants, free := s.locks.watch(key)
 	err := s.settled(ctx, key, func() (err error) {
 		t, known := s.namespaces.get(key.Namespace)
 		if !known {
@@ -184,6 +186,9 @@ func (s *Store) CallByKey(ctx context.Context, key idem.Key) (idem.Call, error) 
 		}
 		return err
 	})
+	if free && errors.Is(err, idem.ErrNotFound) {
+		s.locks.note(key, grants)
+	}
 	if err != nil {
 		return idem.Call{}, err
 	}
