@@ -18,7 +18,7 @@ export GOFLAGS := $(strip -buildvcs=false $(GOFLAGS))
 
 LINTER := tools/bin/golangci-lint
 
-.PHONY: help run build test race torture fault probe bench bench-compare fuzz-smoke lint clean need-cc
+.PHONY: help run build test race torture fault probe bench bench-compare fuzz-smoke lint clean need-cc need-scripts
 .DEFAULT_GOAL := help
 
 help: ## List the targets
@@ -31,7 +31,7 @@ build: ## Build every command into bin/
 	$(GO) build -trimpath -ldflags '-X main.version=$(VERSION)' -o bin/ ./cmd/...
 
 # -count=1: a cached result knows nothing of a binary that the test built and started.
-test: ## All tests, then again under the race detector
+test: need-scripts ## All tests, then again under the race detector
 	$(GO) test -count=1 -timeout $(TEST_TIMEOUT) ./...
 	@$(MAKE) --no-print-directory race
 
@@ -78,6 +78,15 @@ $(LINTER): tools/go.mod tools/go.sum
 
 clean: ## Remove what make built; data directories stay
 	rm -rf bin tools/bin
+
+# What the tests of scripts/ run.
+need-scripts:
+	@missing() { for p in bash curl git; do command -v $$p >/dev/null || echo $$p; done; }; \
+	[ -z "$$(missing)" ] && exit 0; \
+	if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+	  apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $$(missing) >/dev/null; \
+	fi; \
+	[ -z "$$(missing)" ] || { echo "the tests need: $$(missing)" >&2; exit 1; }
 
 need-cc:
 	@cc=$$($(GO) env CC); \

@@ -134,7 +134,7 @@ begin() { # a fresh store
 post() {
   local how=$1 to=$2 key=$3
   shift
-  $how curl -q -sS -o /dev/null -w 'status %{http_code}, replayed: %header{idempotent-replayed}\n' -X POST "$to/v1/tool-calls" \
+  $how curl -q -sS --max-time 30 -o /dev/null -w 'status %{http_code}, replayed: %header{idempotent-replayed}\n' -X POST "$to/v1/tool-calls" \
     -H "Idempotency-Key: $key" -H 'Content-Type: application/json' -H 'Prefer: wait=10' ${3:+-H "$3"} \
     -d '{"tool":"charge","args":{"amount":100}}'
 }

@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"strings"
 	"sync/atomic"
@@ -224,16 +225,22 @@ func TestWithdraw(t *testing.T) {
 // signalled sends the real program a signal when it has started idemd: what it
 // started goes with it, and what it made.
 func (p programs) signalled(t *testing.T) {
+	// Where these tests run under nohup, what they start would ignore it as well.
+	hups := make(chan os.Signal, 1)
+	signal.Notify(hups, syscall.SIGHUP)
+	defer signal.Stop(hups)
+	const long = "--duration=1m" // it cannot be done before the signal comes
 	for _, tc := range []struct {
 		name  string
 		sig   syscall.Signal
 		nohup string
+		until string
 		code  int
 	}{
-		{"interrupted", syscall.SIGINT, "", exitFailed},
-		{"terminated", syscall.SIGTERM, "", exitFailed},
-		{"the terminal is gone", syscall.SIGHUP, "", exitFailed},
-		{"the terminal is gone, which is to be ignored", syscall.SIGHUP, "trap '' HUP; ", 0},
+		{"interrupted", syscall.SIGINT, "", long, exitFailed},
+		{"terminated", syscall.SIGTERM, "", long, exitFailed},
+		{"the terminal is gone", syscall.SIGHUP, "", long, exitFailed},
+		{"the terminal is gone, which is to be ignored", syscall.SIGHUP, "trap '' HUP; ", "--requests=10", 0},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			dir, here := t.TempDir(), t.TempDir()
@@ -246,7 +253,7 @@ func (p programs) signalled(t *testing.T) {
 				t.Fatal(err)
 			}
 			var stderr bytes.Buffer
-			cmd := exec.Command("sh", "-c", tc.nohup+`exec "$@"`, "sh", p.bench, "run", "--profile=distinct", "--requests=10", "--warmup=0s", "--idemd="+idemd, "--dir="+dir)
+			cmd := exec.Command("sh", "-c", tc.nohup+`exec "$@"`, "sh", p.bench, "run", "--profile=distinct", tc.until, "--warmup=0s", "--idemd="+idemd, "--dir="+dir)
 			cmd.Stderr = &stderr
 			if err := cmd.Start(); err != nil {
 				t.Fatal(err)

@@ -9,6 +9,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"strings"
 	"syscall"
@@ -98,6 +99,10 @@ func TestFaultScriptSurroundings(t *testing.T) {
 // nor a directory.
 func TestFaultScriptEnded(t *testing.T) {
 	t.Parallel()
+	// Where these tests run under nohup, what they start would ignore it as well.
+	hups := make(chan os.Signal, 1)
+	signal.Notify(hups, syscall.SIGHUP)
+	t.Cleanup(func() { signal.Stop(hups) })
 	for _, sig := range []syscall.Signal{syscall.SIGTERM, syscall.SIGHUP} {
 		t.Run(sig.String(), func(t *testing.T) {
 			t.Parallel()
