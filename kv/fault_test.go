@@ -99,7 +99,7 @@ func childFails(dir, role string) int {
 	o.Logger = slog.New(slog.NewTextHandler(os.Stderr, nil))
 	o.tune = func(p *pebble.Options) {
 		p.MaxManifestFileSize = 1 // a new one at every flush
-		if f.noFlush {
+		if f.noFlush && !recycled {
 			// Writes go on, without a flush, until the logs that may be used again are.
 			p.MemTableStopWritesThreshold = 1000
 		}
@@ -138,7 +138,8 @@ func childFails(dir, role string) int {
 		}
 		mu.Lock()
 		defer mu.Unlock()
-		if well.Load() || !recycled && o.name == "ReuseForWrite" || !hit(o) {
+		otherLog := newLog(o) && (o.name == "Create") == recycled // comes in between
+		if well.Load() || otherLog || !hit(o) {
 			return nil
 		}
 		once.Do(func() { say("fault %s %s", o.name, o.file) })
