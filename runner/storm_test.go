@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -26,6 +27,14 @@ type downstream struct {
 	ledger []string
 	under  map[string]int // attempts under way, by effect id, of this life
 	calm   bool
+
+	// refused are the effect ids that it has refused for good, where it honours
+	// them: what arrives later under such an id gets the same answer.
+	refused map[string]bool
+}
+
+func newDownstream(seed, stream uint64) *downstream {
+	return &downstream{rng: rand.New(rand.NewPCG(seed, stream)), under: make(map[string]int), refused: make(map[string]bool)}
 }
 
 func (d *downstream) roll(n int) int {
@@ -44,25 +53,49 @@ func (d *downstream) happened(id string) bool {
 	return false
 }
 
-// do adds an effect to the ledger, unless the process that asks is dead.
-func (d *downstream) do(life int, id string, honours bool) {
+// do adds an effect to the ledger, unless the process that asks is dead. It
+// reports whether the answer is that it was done.
+func (d *downstream) do(life int, id string, honours bool) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	if honours && d.refused[id] {
+		return false
+	}
 	if life == d.life && (!honours || !d.happened(id)) {
 		d.ledger = append(d.ledger, id)
 	}
+	return true
 }
+
+// refuse answers that an effect is refused for good, and reports whether it is:
+// an attempt under way may have been quicker.
+func (d *downstream) refuse(life int, id string, honours bool) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if honours && d.happened(id) {
+		return false
+	}
+	d.refused[id] = d.refused[id] || honours && life == d.life
+	return true
+}
+
+// lifeKey is the context's key for the life of the process that runs a tool.
+// What a dead process still does must not pass for the work of the next one.
+type lifeKey struct{}
 
 // act is an external tool with every habit there is.
 func (d *downstream) act(honours bool) act {
 	return func(ctx context.Context, inv idem.Invocation) (idem.Result, error) {
 		id := inv.EffectID
+		life, _ := ctx.Value(lifeKey{}).(int)
 		d.mu.Lock()
-		life, n, pause := d.life, d.rng.IntN(100), time.Duration(d.rng.IntN(50))*time.Millisecond
+		n, pause := d.rng.IntN(100), time.Duration(d.rng.IntN(50))*time.Millisecond
 		if d.calm || honours && d.happened(id) {
 			n = 0
 		}
-		d.under[id]++
+		if life == d.life {
+			d.under[id]++
+		}
 		d.mu.Unlock()
 		defer func() {
 			d.mu.Lock()
@@ -72,7 +105,9 @@ func (d *downstream) act(honours bool) act {
 			}
 		}()
 		done := func() (idem.Result, error) {
-			d.do(life, id, honours)
+			if !d.do(life, id, honours) {
+				return fails(false)(ctx, inv)
+			}
 			return succeed(ctx, inv)
 		}
 		switch {
@@ -84,6 +119,9 @@ func (d *downstream) act(honours bool) act {
 		case n < 63:
 			return fails(true)(ctx, inv)
 		case n < 65:
+			if !d.refuse(life, id, honours) {
+				return done()
+			}
 			return fails(false)(ctx, inv)
 		case n < 72: // the answer is lost on its way back
 			_, _ = done()
@@ -223,7 +261,23 @@ func (s *storm) start() {
 	next := s.next
 	s.next = nil
 	s.mu.Unlock()
-	s.w.live(next)
+	s.live(next)
+}
+
+// live begins a life, with tools that know which one it is.
+func (s *storm) live(model *storetest.Model) {
+	s.d.mu.Lock()
+	life := s.d.life
+	s.d.mu.Unlock()
+	s.w.o.Tools = nil
+	for _, a := range s.w.actors() {
+		tool := *a.Tool
+		tool.Invoke = func(ctx context.Context, inv idem.Invocation) (idem.Result, error) {
+			return a.invoke(context.WithValue(ctx, lifeKey{}, life), inv)
+		}
+		s.w.o.Tools = append(s.w.o.Tools, &tool)
+	}
+	s.w.live(model)
 	s.cur.Store(s.w.r)
 }
 
@@ -372,11 +426,22 @@ func (s *storm) reconcile() {
 	for _, e := range effects {
 		ledger = append(ledger, e.ID)
 	}
-	if r := idem.Reconcile(s.d.ledger, intents); !r.Clean() {
-		s.t.Errorf("downstream: %+v", r)
+	s.clean("downstream", idem.Reconcile(s.d.ledger, intents))
+	s.clean("the ledger", idem.Reconcile(ledger, append(local, intents...)))
+}
+
+// clean reports what a ledger and the calls do not agree on, with what became of
+// those calls.
+func (s *storm) clean(what string, r idem.Report) {
+	if r.Clean() {
+		return
 	}
-	if r := idem.Reconcile(ledger, append(local, intents...)); !r.Clean() {
-		s.t.Errorf("the ledger: %+v", r)
+	s.t.Errorf("%s: %+v", what, r)
+	offending := slices.Concat(r.DuplicateIDs, r.LostIDs, r.UnexpectedIDs)
+	for i := range s.keys {
+		if in := s.intent(i); slices.Contains(offending, idem.EffectID(s.w.call(in.key).ID)) {
+			s.t.Errorf("%s of %s: %s", in.key, in.tool.Name, s.w.trail(in.key))
+		}
 	}
 }
 
@@ -423,7 +488,7 @@ func TestStorm(t *testing.T) {
 func newStorm(t *testing.T, seed uint64) {
 	s := &storm{
 		t: t, cuts: make(chan struct{}, 1), ids: make(map[string]idem.CallID), told: make(map[string]string),
-		d: &downstream{rng: rand.New(rand.NewPCG(seed, 1)), under: make(map[string]int)},
+		d: newDownstream(seed, 1),
 	}
 	s.began, s.pace = time.Now(), s.d.roll(6)
 	s.keys = 60*s.pace + 20
@@ -466,7 +531,7 @@ func TestSharedStorm(t *testing.T) {
 }
 
 func sharedStorm(t *testing.T, seed uint64, a, b *world) {
-	d := &downstream{rng: rand.New(rand.NewPCG(seed, 2)), under: make(map[string]int)}
+	d := newDownstream(seed, 2)
 	a.local.does(d.pure)
 	a.none.does(d.pure)
 	a.rerun.does(d.act(true))
