@@ -66,6 +66,10 @@ type Call struct {
 	Key         Key
 	Fingerprint Fingerprint
 
+	// Rules are those under which the fingerprint was made; zero where all of the
+	// args count. They stay the call's, whatever its tool is configured to later.
+	Rules RulesID
+
 	// The request, fixed when the call is created. Args are the caller's bytes;
 	// a Store leaves them nil where its contract says so.
 	Tool     string
@@ -91,6 +95,11 @@ type Call struct {
 	// configuration, or has changed its promise.
 	Effects Effects
 	Rerun   Rerun
+
+	// InDoubt says that an attempt may have had an effect outside, and nobody has
+	// found out since: its answer was lost, or its process died. It stays over
+	// later attempts that fail, also definitely: they speak for themselves only.
+	InDoubt bool
 
 	// Owner holds the lease while the call is running. LeaseUntil is shown to
 	// people; it decides nothing (R17).

@@ -3,6 +3,7 @@ package idem
 import (
 	"fmt"
 	"strings"
+	"time"
 	"unicode/utf8"
 )
 
@@ -39,7 +40,7 @@ const (
 	FailureTimeout   = "tool_timeout"
 	FailureMissing   = "tool_missing"
 	FailureExhausted = "attempts_exhausted"
-	FailureLost      = "outcome_unknown" // only on held calls: the answer was lost
+	FailureLost      = "outcome_unknown" // the answer was lost
 )
 
 // Failure is a definite answer "it was not done", stored with the call and
@@ -49,6 +50,10 @@ type Failure struct {
 	Code      string // see ValidName
 	Message   string // UTF-8, at most MaxMessage bytes
 	Retryable bool   // the same key may open the call again
+
+	// RetryAfter is how long downstream asked to be left alone, in whole seconds;
+	// zero where it did not say. It is told to clients and decides nothing.
+	RetryAfter time.Duration
 }
 
 func (f *Failure) Error() string { return fmt.Sprintf("%s: %s", f.Code, f.Message) }

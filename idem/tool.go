@@ -53,6 +53,11 @@ type Invocation struct {
 	EffectID string
 	Attempt  int
 	Args     []byte
+
+	// Trace is the W3C traceparent that came with the request, for a tool that
+	// forwards it; empty where there was none, or where it was not kept: it
+	// rides in memory, and a call of an earlier life has none.
+	Trace string
 }
 
 // Verification is what downstream knows of an effect id.
@@ -83,6 +88,31 @@ type Tool struct {
 	// believed yet, since downstream may still be at work. Zero means twice the
 	// time-out. Only for RerunVerify.
 	Settle time.Duration
+
+	// Concurrency bounds how many calls of the tool run at once in a process; zero
+	// leaves it to the number of workers. Too low: its calls queue although there
+	// are workers. Too high: a slow tool takes them all, and the calls of other
+	// tools wait.
+	Concurrency int
+
+	// MaxAttempts is how often a call may be run in all; zero is without a bound.
+	// A call that is asked for once more ends for good. MaxCrashes takes the place
+	// of the runner's where it is not zero.
+	MaxAttempts int
+	MaxCrashes  int
+
+	// Rules say which differences between args mean nothing (R3); a nil or empty one
+	// compares all.
+	Rules *Rules
+
+	// Intent are JSON pointers to the args that name the intent, for clients that
+	// derive their keys (see [KeyFor]). The server makes no use of it (R1).
+	Intent []string
+
+	// Unrecorded says that no call is stored: for tools that only read, or that
+	// can be repeated at will, a record costs a write and protects nothing. Only
+	// for EffectsNone.
+	Unrecorded bool
 
 	// Check says whether args fit the schema; nil accepts everything. The error
 	// is an *Error with CodeInvalidArguments. It must be a pure function.
