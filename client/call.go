@@ -23,7 +23,11 @@ import (
 // retry_exhausted or pending the same request may be given to Call again, at any
 // time within the window.
 //
-// A failed call is an outcome, not an error: see Outcome.Call.Status.
+// A failed call is an outcome, not an error: see Outcome.Call.Status, and with
+// Policy.RetryFailed it is sent again first. One that failed for good although it may
+// have been done is an error with the code outcome_unknown, as one that is held is:
+// what became of the intent is not known, and a new key for it could do it twice. A
+// retryable one of which that is not known is an outcome whose verdict says so.
 func (c *Client) Call(ctx context.Context, r Request) (Outcome, error) {
 	f, err := r.freeze()
 	if err != nil {
@@ -37,12 +41,15 @@ func (c *Client) call(ctx context.Context, f frozen) (Outcome, error) {
 	if j := c.o.Journal; j != nil {
 		run.doubt = j.doubts(f)
 	}
+	if c.o.Journal != nil && f.key.Name == "" {
+		return Outcome{}, refused("", idem.Errorf(idem.CodeBadRequest, "a journal keeps requests by their keys, and this one has none"), "")
+	}
 	ctx, leave, err := c.enter(ctx, f.key.HeaderValue())
 	if err != nil {
 		return Outcome{}, run.refused(err)
 	}
 	defer leave()
-	if run.window, err = c.handshake(ctx, f); err != nil {
+	if run.window, run.unrecorded, err = c.handshake(ctx, f); err != nil {
 		return Outcome{}, run.refused(err)
 	}
 	if j := c.o.Journal; j != nil {
@@ -110,7 +117,9 @@ func (c *Client) Resume(ctx context.Context) ([]Outcome, error) {
 type run struct {
 	c      *Client
 	f      frozen
-	window time.Duration // of the tool; 0 where it is not known
+	window time.Duration // of the tool; 0 where it is not known, or there is none
+
+	unrecorded bool // the server has said that the tool keeps no record
 
 	first    time.Time // wall clock of the first send, perhaps in an earlier life; zero before
 	deadline time.Time // nothing begins after it
@@ -146,11 +155,13 @@ func (r *run) call(ctx context.Context) (Outcome, error) {
 			case a.Call != nil && !a.held() && !a.Call.retryable() && more:
 				// It may be somebody else's. Sent again, the same request gets the
 				// original answer, and another one a conflict.
-			case a.Try.Verdict.Action == ActionDone:
-				return r.outcome(a), nil
-			case a.Try.Verdict.Action == ActionPoll:
-				return r.accepted(ctx, a)
-			case a.held(), a.Try.Reading.Code == idem.CodeKeyExpired:
+			case a.Try.Verdict.Action == ActionDone, a.Try.Verdict.Action == ActionPoll:
+				out, err := r.found(ctx, a)
+				if err != nil || !r.again(ctx, out.Answer, sends) {
+					return out, err
+				}
+				continue
+			case a.held(), a.doubtful(), a.Try.Reading.Code == idem.CodeKeyExpired:
 				return r.fail(a)
 			case sends == p.Tries:
 				return r.exhausted(a)
@@ -169,28 +180,54 @@ func (r *run) call(ctx context.Context) (Outcome, error) {
 		}
 		a := r.send(ctx, query{kind: KindSubmit, path: pathCalls, key: r.f.key, tool: r.f.tool, body: r.f.body})
 		sends++
+		keyed := r.f.key.Name != ""
 		switch a.Try.Verdict.Action {
-		case ActionDone:
-			return r.outcome(a), nil
-		case ActionPoll:
-			return r.accepted(ctx, a)
+		case ActionDone, ActionPoll:
+			out, err := r.found(ctx, a)
+			if err != nil || !r.again(ctx, out.Answer, sends) {
+				return out, err
+			}
+			continue
 		case ActionStop:
 			return r.fail(a)
 		case ActionAsk:
-			ask = p.Tries > 1
+			ask = keyed && p.Tries > 1
 		case ActionAgain:
 			// Nothing is sent any more, so a question is the last chance to
 			// know.
-			ask = p.Tries > 1 && sends == p.Tries && (r.doubt || a.Try.Verdict.Effect == idem.DoubtUnknown)
+			ask = keyed && p.Tries > 1 && sends == p.Tries && (r.doubt || a.Try.Verdict.Effect == idem.DoubtUnknown)
 		}
 		r.doubt = r.doubt || a.Try.Verdict.Effect == idem.DoubtUnknown
-		if sends == p.Tries && !ask {
+		switch {
+		case sends == p.Tries && !ask:
 			return r.exhausted(a)
+		case r.doubt && !keyed && !r.unrecorded:
+			return Outcome{}, r.spent(a, CodeRetryExhausted, "without a key it is not sent again")
 		}
 		if err := r.rest(ctx, a); err != nil {
 			return Outcome{}, err
 		}
 	}
+}
+
+// found is what to do about a call that the server has shown: it has its end, or is
+// on its way.
+func (r *run) found(ctx context.Context, a Answer) (Outcome, error) {
+	if a.Try.Verdict.Action == ActionDone {
+		return r.outcome(a), nil
+	}
+	return r.accepted(ctx, a)
+}
+
+// again reports whether a call that failed is to be sent again now, after the pause
+// that this takes. Without the time for it, the failure is what came of it.
+func (r *run) again(ctx context.Context, a Answer, sends int) bool {
+	p := r.c.o.Policy
+	if !p.RetryFailed || a.Call.Status != idem.StatusFailed || !a.Call.retryable() || sends == p.Tries || r.mayStillSend() != nil {
+		return false
+	}
+	r.doubt = a.Try.Verdict.Effect == idem.DoubtUnknown // it knows what its attempts left open
+	return r.rest(ctx, a) == nil
 }
 
 // accepted goes on with a call that the server has.
@@ -340,6 +377,12 @@ func (r *run) outcome(a Answer) Outcome { return Outcome{Answer: a, Tries: r.tri
 // held reports whether the answer is that the call is held.
 func (a *Answer) held() bool {
 	return a.Try.Reading.Call == idem.StatusHeld || a.Try.Reading.Code == idem.CodeOutcomeUnknown
+}
+
+// doubtful reports whether the answer is a call that failed for good and may have
+// been done all the same.
+func (a *Answer) doubtful() bool {
+	return a.Try.Reading.Call == idem.StatusFailed && a.Try.Verdict.Action == ActionStop
 }
 
 // absent reports whether idemd says that there is no call of the key.

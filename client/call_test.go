@@ -144,6 +144,13 @@ func TestCall(t *testing.T) {
 		// A conflict says whose the key is; not so when it answers a question about a call.
 		{"accepted, then a conflict", []step{pending, refuse(409, idem.CodeConflict)}, "SG", idem.CodeConflict, unknown},
 		{"failed without an answer of the tool", []step{{status: 200, body: strings.Replace(callDoc("failed"), "tool_failed", "tool_timeout", 1)}}, "S", "", unknown},
+		{"failed in doubt, may be asked again", []step{{status: 200, body: failedDoc(true, unknown)}}, "S", "", unknown},
+		{"failed in doubt for good", []step{{status: 200, body: failedDoc(false, unknown)}}, "S", idem.CodeOutcomeUnknown, unknown},
+		{"accepted, then failed in doubt for good", []step{pending, {status: 200, body: failedDoc(false, unknown)}}, "SG", idem.CodeOutcomeUnknown, unknown},
+		{"lost, found failed in doubt for good", []step{lost, {status: 200, body: failedDoc(false, unknown)}}, "SFS", idem.CodeOutcomeUnknown, unknown},
+		{"lost, found failed in doubt for good, conflict", []step{lost, {status: 200, body: failedDoc(false, unknown)}, refuse(409, idem.CodeConflict)}, "SFS", idem.CodeConflict, none},
+		{"lost at last, and found failed in doubt for good", []step{busy, busy, lost, {status: 200, body: failedDoc(false, unknown)}}, "SSSF", idem.CodeOutcomeUnknown, unknown},
+		{"lost, found failed, and it is known", []step{lost, {status: 200, body: failedDoc(true, none)}}, "SF", "", none},
 		{"busy, done", []step{busy, busy, ok}, "SSS", "", idem.DoubtCommitted},
 		{"the server failed, done", []step{{status: 500}, {status: 502}, ok}, "SSS", "", idem.DoubtCommitted},
 		{"refused", []step{refuse(422, idem.CodeInvalidArguments)}, "S", idem.CodeInvalidArguments, none},
@@ -208,6 +215,95 @@ func TestCall(t *testing.T) {
 				t.Errorf("keys %v, bodies %v", s.keys, s.bodies)
 			}
 		})
+	}
+}
+
+// With RetryFailed a call that may be asked for again is, with the same key and
+// bytes and not before what the tool calls asked for; its last failure is what came
+// of it.
+func TestRetryFailed(t *testing.T) {
+	ok, pending := step{status: 200, body: callDoc("succeeded")}, step{status: 202, body: callDoc("pending")}
+	lost, absent := step{lose: true}, step{status: 404, body: refusalDoc("not_found")}
+	busy := step{status: 503, body: refusalDoc("unavailable")}
+	failed := step{status: 200, body: failedDoc(true, idem.DoubtNone)}
+	doubtful := step{status: 200, body: failedDoc(true, idem.DoubtUnknown)}
+	final := step{status: 200, body: failedDoc(false, idem.DoubtNone)}
+	for _, tc := range []struct {
+		name   string
+		steps  []step
+		asked  string
+		status idem.Status // of the outcome; empty where there is an error
+		effect idem.Doubt
+	}{
+		{"then done", []step{failed, doubtful, ok}, "SSS", idem.StatusSucceeded, idem.DoubtCommitted},
+		{"for ever", []step{failed}, "SSS", idem.StatusFailed, idem.DoubtNone},
+		{"for ever, in doubt", []step{doubtful}, "SSS", idem.StatusFailed, idem.DoubtUnknown},
+		{"for good", []step{final, ok}, "S", idem.StatusFailed, idem.DoubtNone},
+		{"accepted, then failed, then done", []step{pending, failed, pending, ok}, "SGSG", idem.StatusSucceeded, idem.DoubtCommitted},
+		{"lost, found failed, then done", []step{lost, failed, ok}, "SFS", idem.StatusSucceeded, idem.DoubtCommitted},
+		{"lost at last, found failed", []step{failed, failed, lost, failed}, "SSSF", idem.StatusFailed, idem.DoubtNone},
+		{"then for good and in doubt", []step{failed, {status: 200, body: failedDoc(false, idem.DoubtUnknown)}}, "SS", "", idem.DoubtUnknown},
+		// What failed settles what was lost before it, and not what it says itself.
+		{"lost, failed for certain, then busy", []step{lost, absent, failed, busy}, "SFSS", "", idem.DoubtNone},
+		{"failed in doubt, then busy", []step{doubtful, busy}, "SSSF", "", idem.DoubtUnknown},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			s := newScript(t, tc.steps...)
+			p := swift()
+			p.Tries, p.RetryFailed, p.RetryAfterCap = 3, true, 20*time.Second
+			var pauses []time.Duration
+			c := newClient(t, s.url, Options{Policy: p, Pause: func(_ context.Context, d time.Duration) error {
+				pauses = append(pauses, d)
+				return nil
+			}})
+			out, err := c.Call(t.Context(), charge("k", "1"))
+			if got := s.all(); got != tc.asked {
+				t.Errorf("asked %s, want %s", got, tc.asked)
+			}
+			effect := out.Try.Verdict.Effect
+			var e *Error
+			switch {
+			case tc.status == "" && errors.As(err, &e):
+				effect = e.Effect
+			case tc.status == "" || err != nil || out.Call.Status != tc.status:
+				t.Fatalf("%+v, %v", out.Call, err)
+			}
+			if effect != tc.effect {
+				t.Errorf("effect %s, want %s", effect, tc.effect)
+			}
+			// What the tool calls asked for is more than the cap.
+			if strings.HasPrefix(tc.asked, "SS") && pauses[0] != 20*time.Second {
+				t.Errorf("paused %v", pauses)
+			}
+			if len(s.keys) != 1 || len(s.bodies) != 1 {
+				t.Errorf("keys %v, bodies %v", s.keys, s.bodies)
+			}
+		})
+	}
+
+	t.Run("not after the time", func(t *testing.T) {
+		s := newScript(t, failed)
+		p := swift()
+		p.RetryFailed, p.Total = true, 25*time.Second
+		out, err := newClient(t, s.url, Options{Policy: p}).Call(t.Context(), charge("k", "1"))
+		if err != nil || out.Call.Status != idem.StatusFailed || s.all() != "S" {
+			t.Errorf("%+v, %v, asked %s", out.Call, err, s.all())
+		}
+	})
+}
+
+// The error of a call that failed for good in doubt shows the call.
+func TestFailedInDoubtForGood(t *testing.T) {
+	c := newClient(t, newScript(t, step{status: 200, body: failedDoc(false, idem.DoubtUnknown)}).url, Options{})
+	for _, err := range []error{
+		second(c.Call(t.Context(), charge("k", "1"))), second(c.Submit(t.Context(), charge("k", "1"))),
+		second(c.Find(t.Context(), "k")), second(c.Get(t.Context(), someID)), second(c.Wait(t.Context(), someID)),
+	} {
+		var e *Error
+		if !errors.As(err, &e) || !errors.Is(err, idem.ErrOutcomeUnknown) || e.Effect != idem.DoubtUnknown || e.Call == nil ||
+			e.Call.Status != idem.StatusFailed || !e.Call.Error.InDoubt() || !strings.Contains(e.Message, "failed for good with tool_failed") {
+			t.Errorf("%+v", err)
+		}
 	}
 }
 
@@ -482,6 +578,7 @@ func TestBadRequestsAreNotSent(t *testing.T) {
 	name := "\xff"
 	for name, r := range map[string]Request{
 		"no key":         {Tool: "t", Args: []byte("{}")},
+		"a key and none": {Tool: "t", Args: []byte("{}"), Key: "k", NoKey: true},
 		"bad key":        {Tool: "t", Args: []byte("{}"), Key: " k"},
 		"no tool":        {Args: []byte("{}"), Key: "k"},
 		"no args":        {Tool: "t", Key: "k"},

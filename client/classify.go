@@ -37,8 +37,9 @@ type Reading struct {
 	// some other service may have given it.
 	Code idem.Code
 
-	// Effect is what that document says of the effect. It can raise the doubt
-	// of the verdict, and never lowers it.
+	// Effect is what that document says of the effect: there it can raise the doubt
+	// of the verdict, and never lowers it. In a call that failed it is what its error
+	// says, which decides; empty where the server does not tell.
 	Effect idem.Doubt
 
 	// Call is the status of the call in a 200 or 202. Empty means what the
@@ -47,8 +48,12 @@ type Reading struct {
 	Call idem.Status
 
 	// Failure is the code of the failure in such a call; empty where there is
-	// none. After some of them nobody knows what the tool had done by then.
+	// none. After some of them nobody knows what the tool had done by then, where
+	// Effect does not tell.
 	Failure string
+
+	// Retryable says of such a failure that the same key may open the call again.
+	Retryable bool
 
 	// NotSent means that there never was a connection: refused, no such host,
 	// no route.
@@ -58,7 +63,8 @@ type Reading struct {
 	// is another call than the one that was asked for.
 	Broken bool
 
-	// RetryAfter is what the answer's Retry-After asked for; 0 where it did not.
+	// RetryAfter is what the answer's Retry-After, or the failure's retry_after, asked
+	// for; 0 where it did not.
 	RetryAfter time.Duration
 }
 
@@ -124,8 +130,10 @@ func classifyCall(r Reading) Verdict {
 		return Verdict{idem.DoubtUnknown, ActionStop, "the call is held: somebody has to find out"}
 	case r.Call == idem.StatusSucceeded, r.Call == "" && r.Status == http.StatusOK:
 		return Verdict{idem.DoubtCommitted, ActionDone, "the call has succeeded"}
-	case r.Call == idem.StatusFailed && failedInDoubt(r.Failure):
-		return Verdict{idem.DoubtUnknown, ActionDone, "the call has failed, and the tool may have done its work before it did"}
+	case r.Call == idem.StatusFailed && inDoubt(r.Failure, r.Effect) && r.Retryable:
+		return Verdict{idem.DoubtUnknown, ActionDone, "the call has failed, and may have been done all the same: never ask for it but with the same key"}
+	case r.Call == idem.StatusFailed && inDoubt(r.Failure, r.Effect):
+		return Verdict{idem.DoubtUnknown, ActionStop, "the call has failed for good, and may have been done all the same: somebody has to find out"}
 	case r.Call == idem.StatusFailed:
 		return Verdict{idem.DoubtNone, ActionDone, "the call has failed: it was not done"}
 	case r.Call == idem.StatusPending, r.Call == idem.StatusRunning, r.Call == "":
@@ -135,11 +143,14 @@ func classifyCall(r Reading) Verdict {
 	}
 }
 
-// failedInDoubt reports whether a call failed without an answer of its tool. Such a
-// tool may run again, since it has no effect or knows the effect's id; that it
-// had none is not known (R14).
-func failedInDoubt(code string) bool {
-	return code == idem.FailureTimeout || code == idem.FailurePanic || code == idem.FailureExhausted
+// inDoubt reports whether a call that failed may have been done all the same. The
+// server knows, since an earlier attempt may have been the one. Where it does not
+// tell, a failure without an answer of the tool is one of which nobody knows (R14).
+func inDoubt(code string, effect idem.Doubt) bool {
+	if effect != "" {
+		return effect != idem.DoubtNone
+	}
+	return code == idem.FailureTimeout || code == idem.FailurePanic || code == idem.FailureExhausted || code == idem.FailureLost
 }
 
 // rank orders doubts by how much they forbid; an unknown word forbids nothing.
@@ -161,6 +172,7 @@ type readingDoc struct {
 	Effect     idem.Doubt  `json:"effect,omitempty"`
 	Call       idem.Status `json:"call,omitempty"`
 	Failure    string      `json:"failure,omitempty"`
+	Retryable  bool        `json:"retryable,omitempty"`
 	NotSent    bool        `json:"not_sent,omitempty"`
 	Broken     bool        `json:"broken,omitempty"`
 	RetryAfter string      `json:"retry_after,omitempty"`
@@ -168,7 +180,7 @@ type readingDoc struct {
 
 // MarshalJSON writes a reading as UnmarshalJSON reads it.
 func (r Reading) MarshalJSON() ([]byte, error) {
-	d := readingDoc{Status: r.Status, Code: r.Code, Effect: r.Effect, Call: r.Call, Failure: r.Failure, NotSent: r.NotSent, Broken: r.Broken}
+	d := readingDoc{Status: r.Status, Code: r.Code, Effect: r.Effect, Call: r.Call, Failure: r.Failure, Retryable: r.Retryable, NotSent: r.NotSent, Broken: r.Broken}
 	if r.RetryAfter != 0 {
 		d.RetryAfter = r.RetryAfter.String()
 	}
@@ -176,7 +188,7 @@ func (r Reading) MarshalJSON() ([]byte, error) {
 }
 
 // UnmarshalJSON reads a recorded reading. Its members are status (0 or absent:
-// no answer), code, effect, call, failure, not_sent, broken and retry_after: a duration
+// no answer), code, effect, call, failure, retryable, not_sent, broken and retry_after: a duration
 // ("1.5s") or the header's own seconds ("7"). An unknown member or a reading that
 // cannot be is refused, since a misspelled one would be taken for no answer.
 func (r *Reading) UnmarshalJSON(b []byte) error {
@@ -186,7 +198,7 @@ func (r *Reading) UnmarshalJSON(b []byte) error {
 	if err := dec.Decode(&d); err != nil {
 		return fmt.Errorf("client: reading: %w", err)
 	}
-	got := Reading{Status: d.Status, Code: d.Code, Effect: d.Effect, Call: d.Call, Failure: d.Failure, NotSent: d.NotSent, Broken: d.Broken}
+	got := Reading{Status: d.Status, Code: d.Code, Effect: d.Effect, Call: d.Call, Failure: d.Failure, Retryable: d.Retryable, NotSent: d.NotSent, Broken: d.Broken}
 	var err error
 	if d.RetryAfter != "" {
 		got.RetryAfter, err = parseWait(d.RetryAfter)
@@ -223,5 +235,6 @@ func (r Reading) validate() error {
 	with := r.Status == http.StatusOK || r.Status == http.StatusAccepted
 	want(with || r.Call == "" && !r.Broken, "call and broken go with the statuses 200 and 202")
 	want(r.Failure == "" || r.Call != "", "failure goes with call")
+	want(!r.Retryable || r.Failure != "", "retryable goes with failure")
 	return errors.Join(faults...)
 }

@@ -29,9 +29,17 @@ func TestClassify(t *testing.T) {
 		{"200, succeeded", Reading{Status: 200, Call: idem.StatusSucceeded}, committed, done},
 		{"200, failed", Reading{Status: 200, Call: idem.StatusFailed}, none, done},
 		{"200, failed for certain", Reading{Status: 200, Call: idem.StatusFailed, Failure: idem.FailureTool}, none, done},
-		{"200, timed out", Reading{Status: 200, Call: idem.StatusFailed, Failure: idem.FailureTimeout}, unknown, done},
-		{"200, panicked", Reading{Status: 200, Call: idem.StatusFailed, Failure: idem.FailurePanic}, unknown, done},
-		{"200, killed too often", Reading{Status: 200, Call: idem.StatusFailed, Failure: idem.FailureExhausted}, unknown, done},
+		{"200, failed, and it is known", Reading{Status: 200, Call: idem.StatusFailed, Failure: idem.FailureTool, Effect: none}, none, done},
+		{"200, failed in doubt, may be asked again", Reading{Status: 200, Call: idem.StatusFailed, Failure: "declined", Retryable: true, Effect: unknown}, unknown, done},
+		{"200, failed in doubt, for good", Reading{Status: 200, Call: idem.StatusFailed, Failure: "declined", Effect: unknown}, unknown, stop},
+		// The server knows better than the code of the last failure.
+		{"200, timed out without an effect", Reading{Status: 200, Call: idem.StatusFailed, Failure: idem.FailureTimeout, Retryable: true, Effect: none}, none, done},
+		{"200, panicked without an effect", Reading{Status: 200, Call: idem.StatusFailed, Failure: idem.FailurePanic, Effect: none}, none, done},
+		// An older server, which does not tell.
+		{"200, timed out", Reading{Status: 200, Call: idem.StatusFailed, Failure: idem.FailureTimeout, Retryable: true}, unknown, done},
+		{"200, panicked", Reading{Status: 200, Call: idem.StatusFailed, Failure: idem.FailurePanic}, unknown, stop},
+		{"200, killed too often", Reading{Status: 200, Call: idem.StatusFailed, Failure: idem.FailureExhausted}, unknown, stop},
+		{"200, answer lost", Reading{Status: 200, Call: idem.StatusFailed, Failure: idem.FailureLost}, unknown, stop},
 		{"200, held, as a look-up shows it", Reading{Status: 200, Call: idem.StatusHeld}, unknown, stop},
 		{"200, pending, as a look-up shows it", Reading{Status: 200, Call: idem.StatusPending}, unknown, poll_},
 		{"200, running, as a look-up shows it", Reading{Status: 200, Call: idem.StatusRunning}, unknown, poll_},
@@ -123,6 +131,8 @@ func TestReadingJSON(t *testing.T) {
 		`{"status":503,"code":"unavailable","effect":"none","retry_after":"1.5s"}`: {
 			Status: 503, Code: idem.CodeUnavailable, Effect: idem.DoubtNone, RetryAfter: 1500 * time.Millisecond},
 		`{"status":503,"retry_after":"7"}`: {Status: 503, RetryAfter: 7 * time.Second},
+		`{"status":200,"call":"failed","failure":"busy","retryable":true,"effect":"unknown"}`: {
+			Status: 200, Call: idem.StatusFailed, Failure: "busy", Retryable: true, Effect: idem.DoubtUnknown},
 	} {
 		var got Reading
 		if err := json.Unmarshal([]byte(text), &got); err != nil || got != want {
@@ -146,6 +156,7 @@ func TestReadingJSON(t *testing.T) {
 		`{"status":200,"call":"thinking"}`: "thinking",
 		`{"status":404,"call":"pending"}`:  "go with",
 		`{"broken":true}`:                  "go with",
+		`{"status":200,"retryable":true}`:  "retryable goes with",
 		`{"effect":"perhaps"}`:             "perhaps",
 		`{"retry_after":"soon"}`:           "soon",
 		`{"retry_after":"-1s"}`:            "-1s",

@@ -46,12 +46,12 @@ type Options struct {
 
 // Client talks to one idemd. It may be used by many goroutines.
 type Client struct {
-	base    string
-	o       Options
-	http    *http.Client
-	via     *Transport
-	log     *slog.Logger
-	windows windows
+	base  string
+	o     Options
+	http  *http.Client
+	via   *Transport
+	log   *slog.Logger
+	tools tools
 
 	life context.Context // over when the client is closed
 	end  context.CancelFunc
@@ -109,7 +109,7 @@ func New(server string, o Options) (*Client, error) {
 	}
 	via := NewTransport()
 	c := &Client{
-		base: base, o: o, via: via, log: o.Logger, windows: newWindows(),
+		base: base, o: o, via: via, log: o.Logger, tools: newTools(),
 		http: &http.Client{
 			Transport:     via,
 			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
@@ -334,7 +334,7 @@ func cause(err error) error {
 func (q query) of(c *Call) bool {
 	switch q.kind {
 	case KindSubmit:
-		return c.Key == q.key.Name && c.Tool == q.tool
+		return (c.Unrecorded || c.Key == q.key.Name) && c.Tool == q.tool
 	case KindFind: // of which tool is for whoever asks
 		return c.Key == q.key.Name
 	default:
@@ -362,8 +362,12 @@ func (a *Answer) read(q query, got received, err error) {
 		}
 		if r.Broken = a.Call == nil; !r.Broken {
 			r.Call = a.Call.Status
-			if a.Call.Error != nil {
-				r.Failure = clip(a.Call.Error.Code, maxCode)
+			if f := a.Call.Error; f != nil {
+				r.Failure, r.Retryable = clip(f.Code, maxCode), f.Retryable
+				if f.Effect == idem.DoubtNone || rank(f.Effect) > 0 {
+					r.Effect = f.Effect
+				}
+				r.RetryAfter = max(r.RetryAfter, f.wait())
 			}
 			a.Try.CallID = a.Call.CallID
 		}
@@ -392,24 +396,35 @@ func (a *Answer) read(q query, got received, err error) {
 // read. idemd sends seconds; a date, which others may send, is left to the
 // back-off, since it would need their clock.
 func retryAfter(h http.Header) time.Duration {
-	s, err := strconv.ParseUint(h.Get("Retry-After"), 10, 31)
+	s, err := strconv.ParseUint(h.Get("Retry-After"), 10, retryAfterBits)
 	if err != nil && !errors.Is(err, strconv.ErrRange) {
 		return 0
 	}
 	return time.Duration(s) * time.Second // of too much: the most that there is
 }
 
+const (
+	retryAfterBits = 31
+	maxRetryAfter  = 1<<retryAfterBits - 1 // seconds
+)
+
 // failure is an answer that is no call with an end or on its way, as an error.
 func (a *Answer) failure() *Error {
 	t := a.Try
-	e := &Error{Status: t.Reading.Status, CallID: t.CallID, Key: idem.Key{Name: t.Key}.HeaderValue(), Effect: t.Verdict.Effect, Message: t.Error, Body: a.Body, Err: a.err}
+	e := &Error{
+		Status: t.Reading.Status, CallID: t.CallID, Key: idem.Key{Name: t.Key}.HeaderValue(), Effect: t.Verdict.Effect,
+		Message: t.Error, Body: a.Body, Err: a.err,
+	}
 	switch r := t.Reading; {
 	case r.NotSent:
 		e.Code = CodeNotSent
 	case r.Code != "":
 		e.Code = r.Code
 	case r.Call == idem.StatusHeld:
-		e.Code, e.Message = idem.CodeOutcomeUnknown, idem.ErrOutcomeUnknown.Message
+		e.Code, e.Message, e.Call = idem.CodeOutcomeUnknown, idem.ErrOutcomeUnknown.Message, a.Call
+	case a.doubtful():
+		e.Code, e.Call = idem.CodeOutcomeUnknown, a.Call
+		e.Message = fmt.Sprintf("the call has failed for good with %s, and may have been done all the same", r.Failure)
 	case t.Error != "":
 		e.Code = CodeNoAnswer
 	default:

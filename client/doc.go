@@ -19,6 +19,10 @@
 //   - A key and its bytes are in the [Journal], if there is one, and synced, before
 //     the first send.
 //   - 202 is a receipt, not an end (R5): Call asks until there is an end.
+//   - A failure of which nobody knows whether it was done all the same is never told
+//     as one that was not: for good it is an error, outcome_unknown.
+//   - Without a key it asks for nothing unless told so ([Request.NoKey]), and sends
+//     nothing again after a lost answer but what the server keeps no record of.
 //   - Everything is bounded: tries, time, pauses, bytes of an answer, the journal.
 //
 // What it does not promise: that a call is done. The budget may run out, and then
@@ -26,8 +30,8 @@
 // not judge whether two intents are one; that is the key's (see [idem.KeyFor]). Nor
 // can it undo what a caller does who makes a new key for the same intent.
 //
-// An unknown outcome that stays unknown (409 outcome_unknown, 410 key_expired after
-// a lost answer, a budget that ran out) is the one thing that a person or the
+// An unknown outcome that stays unknown (409 outcome_unknown, a failure for good in
+// doubt, 410 key_expired after a lost answer, a budget that ran out) is the one thing that a person or the
 // ledger has to decide. Never make a new key for it.
 //
 // It imports the standard library and idem, and nothing else. Unix only, for the

@@ -37,6 +37,10 @@ type Error struct {
 	// once stays so until something settles it.
 	Effect idem.Doubt
 
+	// Call is the call that is held, or that failed for good with a doubt that nobody
+	// has settled, where the answer shows it.
+	Call *Call
+
 	Tries []Try  // every request of it, in order
 	Body  []byte // the last answer's document, as it came; nil where there is none
 	Err   error  // what lies behind; nil where nothing does

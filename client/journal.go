@@ -480,6 +480,8 @@ func settlementOf(out Outcome, err error) settlement {
 		return settlement{known: out.Call.Status.Ended(), final: true, effect: out.Try.Verdict.Effect, expires: out.Call.expiresAt()}
 	case !errors.As(err, &e):
 		return settlement{}
+	case e.Code == idem.CodeOutcomeUnknown && e.Call != nil && e.Call.Status.Ended(): // in doubt for good, whoever asks
+		return settlement{known: true, final: true, effect: e.Effect, expires: e.Call.expiresAt()}
 	default:
 		return settlement{
 			known: e.Effect != idem.DoubtUnknown || e.Code == idem.CodeKeyExpired, effect: e.Effect,

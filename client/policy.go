@@ -39,8 +39,8 @@ type Policy struct {
 	Backoff    time.Duration
 	BackoffCap time.Duration
 
-	// RetryAfterCap is the longest pause that the server may ask for; a longer
-	// Retry-After counts as this. Default 30 s. Too low comes back before the
+	// RetryAfterCap is the longest pause that the server, or what the tool calls, may
+	// ask for; a longer Retry-After counts as this. Default 30 s. Too low comes back before the
 	// server wants it; too high lets a mistaken answer stop the client.
 	RetryAfterCap time.Duration
 
@@ -48,6 +48,12 @@ type Policy struct {
 	// it doubles with each further one, up to PollCap. Defaults 250 ms and 5 s.
 	Poll    time.Duration
 	PollCap time.Duration
+
+	// RetryFailed sends a call again that failed and may be asked for again, with the
+	// same key, while there are Tries, and not before what the tool calls asked for
+	// (see RetryAfterCap). The last failure is the outcome then. Off by default: a
+	// failure is an answer, and the caller's to act on.
+	RetryFailed bool
 
 	// RequireWindow refuses to send where the tool's window cannot be learnt.
 	// Off by default: then it is a warning.
@@ -104,7 +110,9 @@ func (p Policy) Validate() error {
 //	Span = min(Total, Σ over n = 1 … Tries-1 of (T + P(2n-2) + T + P(2n-1))) + T
 //
 // since nothing is sent after Total. Questions about the call after the last send are
-// not in it; they cannot run anything. None begins after Total.
+// not in it; they cannot run anything. None begins after Total. Nor is the time for
+// which a call runs that fails and is sent again (RetryFailed): its window begins anew
+// with each of its ends.
 func (p Policy) Span() time.Duration {
 	t := add(p.Wait, p.Timeout)
 	var sum time.Duration

@@ -21,6 +21,12 @@ type Request struct {
 	// the same whenever the intent is asked for again (R1). See [idem.KeyFor].
 	Key string
 
+	// NoKey says that there is no key on purpose, since the tool keeps no record (see
+	// [Tool]); the server refuses it for any other. After a lost answer it is sent
+	// again only if the server has said that the tool keeps none. It cannot be kept in
+	// a journal.
+	NoKey bool
+
 	ClientID *string // stored with the call; nil for none
 	Seq      *int64  // stored with the call; nil for none
 
@@ -31,7 +37,7 @@ type Request struct {
 
 // frozen is a request as it is sent, every time.
 type frozen struct {
-	key    idem.Key
+	key    idem.Key // no name where there is no key on purpose
 	tool   string
 	body   []byte
 	handIn bool
@@ -40,9 +46,16 @@ type frozen struct {
 // freeze checks a request and builds what is sent. The error is an *Error with
 // the code bad_request or missing_idempotency_key, and nothing was sent.
 func (r Request) freeze() (frozen, error) {
-	key, err := idem.ParseKey(idem.DefaultNamespace, r.Key)
-	if err != nil {
-		return frozen{}, refused(r.Key, err, "")
+	var key idem.Key
+	if r.NoKey {
+		if r.Key != "" {
+			return frozen{}, refused(r.Key, idem.Errorf(idem.CodeBadRequest, "a key, and none on purpose"), "")
+		}
+	} else {
+		var err error
+		if key, err = idem.ParseKey(idem.DefaultNamespace, r.Key); err != nil {
+			return frozen{}, refused(r.Key, err, "")
+		}
 	}
 	switch {
 	case r.Tool == "":

@@ -3,12 +3,14 @@ package client
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"io"
 	"log/slog"
 	"maps"
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -49,7 +51,7 @@ func newIdemd(t testing.TB, window time.Duration) *idemd {
 	t.Helper()
 	quiet := slog.New(slog.DiscardHandler)
 	store := storetest.NewModel(storetest.ModelOptions{})
-	run, err := runner.New(store, runner.Options{Settings: runner.Settings{Window: window}, Tools: tool.Samples(), Logger: quiet})
+	run, err := runner.New(store, runner.Options{Settings: runner.Settings{Window: window}, Tools: append(tool.Samples(), look()), Logger: quiet})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -78,6 +80,16 @@ func newIdemd(t testing.TB, window time.Duration) *idemd {
 		}
 	})
 	return d
+}
+
+// look is a tool that keeps no record, and gives its args back.
+func look() *idem.Tool {
+	return &idem.Tool{
+		Name: "look", Effects: idem.EffectsNone, Rerun: idem.RerunYes, Unrecorded: true, Intent: []string{"/n"},
+		Invoke: func(_ context.Context, inv idem.Invocation) (idem.Result, error) {
+			return idem.Result{Output: inv.Args}, nil
+		},
+	}
 }
 
 // network takes a request to the server and its answer back, or does not.
@@ -195,6 +207,11 @@ func callDoc(status string) string {
 		failure = `{"code":"tool_failed","message":"no","retryable":true}`
 	}
 	return `{"call_id":"` + someID + `","idem_key":"k","tool":"charge","status":"` + status + `","attempt":1,"result":{"n": 1.0},"error":` + failure + `,"expires_at":null}`
+}
+
+// failedDoc is a call that failed, and was told to wait for half a minute.
+func failedDoc(retryable bool, effect idem.Doubt) string {
+	return strings.Replace(callDoc("failed"), `"retryable":true`, fmt.Sprintf(`"retryable":%v,"effect":%q,"retry_after":30`, retryable, effect), 1)
 }
 
 func refusalDoc(code string) string {

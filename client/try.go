@@ -40,6 +40,11 @@ const maxKept = 3*maxTries + 1
 
 // Call is a call as the server shows it.
 type Call struct {
+	// Unrecorded says that the tool keeps no record: there is no call that could be
+	// asked for, and of what follows only the tool, the status, the result and the
+	// error are there.
+	Unrecorded bool `json:"-"`
+
 	CallID     string          `json:"call_id"`
 	Key        string          `json:"idem_key"`
 	Tool       string          `json:"tool"`
@@ -57,11 +62,28 @@ type Call struct {
 	ExpiresAt  *string         `json:"expires_at"` // nil until the call has its end
 }
 
-// Failure is why a call failed.
+// Failure is why a call failed, or is held.
 type Failure struct {
 	Code      string `json:"code"`
 	Message   string `json:"message"`
 	Retryable bool   `json:"retryable"`
+
+	// Effect says whether it may have been done all the same, by this attempt or an
+	// earlier one. Empty where the server does not tell, as older ones do not.
+	Effect idem.Doubt `json:"effect,omitempty"`
+
+	// RetryAfter is for how many seconds what the tool calls asked to be left
+	// alone; 0 where it did not.
+	RetryAfter int64 `json:"retry_after,omitempty"`
+}
+
+// InDoubt reports whether the call may have been done although it failed, or is
+// held. Where the server does not tell, the code of the failure decides.
+func (f *Failure) InDoubt() bool { return inDoubt(f.Code, f.Effect) }
+
+// wait is how long to leave it alone.
+func (f *Failure) wait() time.Duration {
+	return time.Duration(min(max(f.RetryAfter, 0), maxRetryAfter)) * time.Second
 }
 
 // retryable reports whether the call would run again if it were sent again.
@@ -107,10 +129,23 @@ type Refusal struct {
 
 // ParseCall reads a call out of the body of a 200 or 202; nil where it is not a
 // whole call in a state that there is.
+//
+// What a tool without a record has done is one, too (see Call.Unrecorded).
 func ParseCall(body []byte) *Call {
 	var c Call
-	if json.Unmarshal(body, &c) != nil || !c.Status.Valid() {
+	doc := struct {
+		*Call
+		Recorded *bool `json:"recorded"`
+	}{Call: &c}
+	if json.Unmarshal(body, &doc) != nil || !c.Status.Valid() {
 		return nil
+	}
+	if doc.Recorded != nil && !*doc.Recorded {
+		if !c.Status.Ended() || c.CallID != "" {
+			return nil
+		}
+		c.Unrecorded = true
+		return &c
 	}
 	if _, err := idem.ParseCallID(c.CallID); err != nil { // it is going to be part of a path
 		return nil

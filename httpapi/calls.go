@@ -4,15 +4,18 @@ import (
 	"bytes"
 	"errors"
 	"net/http"
+	"strconv"
+	"time"
 
 	"github.com/idemd/idemd/idem"
 )
 
 // submit answers POST /v1/tool-calls. The order of the checks is part of the
-// contract: media type and size; key, envelope, canonical form, chaos header,
-// query; everything after that is the service's.
+// contract: media type and size; a key that is none, envelope, no key, canonical
+// form, chaos header, query; everything after that is the service's.
 func (s *Server) submit(x *exchange, body []byte) (answer, error) {
-	if x.keyErr != nil {
+	noKey := errors.Is(x.keyErr, idem.ErrMissingKey)
+	if x.keyErr != nil && !noKey {
 		return answer{}, x.keyErr
 	}
 	env, err := parseEnvelope(body)
@@ -20,6 +23,9 @@ func (s *Server) submit(x *exchange, body []byte) (answer, error) {
 		return answer{}, err
 	}
 	x.tool = env.tool
+	if noKey && !s.unrecorded(env.tool) {
+		return answer{}, x.keyErr
+	}
 	fingerprint, err := idem.FingerprintOf(env.tool, env.args)
 	if err != nil {
 		return answer{}, err
@@ -41,7 +47,7 @@ func (s *Server) submit(x *exchange, body []byte) (answer, error) {
 			Args:     bytes.Clone(env.args), // it lies in pooled memory
 			ClientID: env.clientID, Seq: env.seq,
 		},
-		Wait: wait, Fault: fault,
+		Wait: wait, Fault: fault, Trace: traceparent(x.r.Header),
 	})
 	if err == nil || answerable(err) {
 		// Also before a refusal is sent, which is an answer like any other.
@@ -57,12 +63,28 @@ func (s *Server) submit(x *exchange, body []byte) (answer, error) {
 	if got.Replayed() {
 		h["Idempotent-Replayed"] = headerTrue
 	}
+	if got.Unrecorded {
+		delete(h, "Preference-Applied") // it was not asked for how long
+		x.retryAfter(&got.Call)
+		return answer{status: http.StatusOK, body: (*unrecordedBody)(&got.Call)}, nil
+	}
 	status := http.StatusOK
 	if !got.Call.Status.Ended() {
 		status = http.StatusAccepted
 		h["Location"] = []string{string(appendPath(make([]byte, 0, 64), got.Call.ID))}
 	}
 	return x.callAnswer(status, &got.Call), nil
+}
+
+// unrecorded reports whether a tool keeps no record, so that it needs no key. It
+// is asked only where there is none.
+func (s *Server) unrecorded(name string) bool {
+	for _, t := range s.svc.Tools() {
+		if t.Name == name {
+			return t.Unrecorded
+		}
+	}
+	return false
 }
 
 // about names the call in an error that does not know it.
@@ -84,7 +106,16 @@ func answerable(err error) bool {
 func (x *exchange) callAnswer(status int, c *idem.Call) answer {
 	x.callID = c.ID
 	x.w.Header()["Idemd-Call-Id"] = []string{string(appendID(make([]byte, 0, 64), c.ID))}
+	x.retryAfter(c)
 	return answer{status: status, body: (*callBody)(c)}
+}
+
+// retryAfter passes on how long downstream asked to be left alone, where the same
+// key may ask again.
+func (x *exchange) retryAfter(c *idem.Call) {
+	if c.Retryable() && c.Failure.RetryAfter > 0 {
+		x.w.Header()["Retry-After"] = []string{strconv.FormatInt(int64(c.Failure.RetryAfter/time.Second), 10)}
+	}
 }
 
 // keyFromHeader parses the Idempotency-Key header and echoes it, as it was

@@ -112,7 +112,7 @@ var contract = []struct {
 				t.Errorf("got %s\nthen %s", first.raw, again.raw)
 			}
 		}
-		if c := first.call(); c.Status != "failed" || c.Attempt != 1 || string(c.Error) != `{"code":"tool_failed","message":"no \"<é>\"","retryable":false}` {
+		if c := first.call(); c.Status != "failed" || c.Attempt != 1 || string(c.Error) != `{"code":"tool_failed","message":"no \"<é>\"","retryable":false,"effect":"none"}` {
 			t.Errorf("got %s", first.raw)
 		}
 	}},
@@ -141,6 +141,50 @@ var contract = []struct {
 			}
 		}
 		w.post("k", body).want(200).has("Idempotent-Replayed", "true")
+	}},
+	{"failed in doubt", func(t scene) {
+		w := newWorld(t)
+		// The first answer is lost, and that of the second attempt speaks for itself only.
+		w.post("k", gateBody)
+		w.gate.release <- outcome{err: errors.New("reset by peer")}
+		id := w.get("/v1/tool-calls/by-key/k").call().ID
+		r := w.end(id)
+		if c := r.call(); c.Status != "failed" || !strings.HasSuffix(string(c.Error), `"retryable":true,"effect":"unknown"}`) {
+			t.Errorf("got %s", r.raw)
+		}
+		w.post("k", gateBody).want(202)
+		w.gate.release <- outcome{err: &idem.Failure{Code: "declined", Message: "no"}}
+		w.end(id)
+		first := w.post("k", gateBody).want(200).has("Idempotent-Replayed", "true", "Retry-After", "")
+		if c := first.call(); c.Attempt != 2 || string(c.Error) != `{"code":"declined","message":"no","retryable":false,"effect":"unknown"}` {
+			t.Errorf("got %s", first.raw)
+		}
+		if again := w.post("k", gateBody).want(200); again.raw != first.raw {
+			t.Errorf("got %s\nthen %s", first.raw, again.raw)
+		}
+		calls, _ := w.page("/v1/tool-calls", "calls", "")
+		if calls[0]["error"].(map[string]any)["effect"] != "unknown" {
+			t.Errorf("listed as %v", calls[0])
+		}
+	}},
+	{"failed, told to wait", func(t scene) {
+		w := newWorld(t)
+		w.post("k", gateBody)
+		w.gate.release <- outcome{err: &idem.Failure{Code: "busy", Message: "later", Retryable: true, RetryAfter: 90 * time.Second}}
+		id := w.get("/v1/tool-calls/by-key/k").call().ID
+		w.end(id)
+		r := w.get("/v1/tool-calls/by-key/k").want(200).has("Retry-After", "90")
+		if c := r.call(); string(c.Error) != `{"code":"busy","message":"later","retryable":true,"effect":"none","retry_after":90}` {
+			t.Errorf("got %s", r.raw)
+		}
+		waited := make(chan *reply)
+		go func() { waited <- w.post("k", gateBody, "Prefer", "wait=60") }()
+		w.gate.release <- outcome{err: &idem.Failure{Code: "busy", Message: "later", Retryable: true, RetryAfter: time.Second}}
+		(<-waited).want(200).has("Retry-After", "1", "Idempotent-Replayed", "false")
+		// For good: nobody is asked to come again.
+		w.post("k", gateBody).want(202).has("Retry-After", "1")
+		w.gate.release <- outcome{err: &idem.Failure{Code: "gone", RetryAfter: 90 * time.Second}}
+		w.end(id).has("Retry-After", "")
 	}},
 	{"held", func(t scene) {
 		w := newWorld(t)
@@ -199,8 +243,8 @@ var contract = []struct {
 		w := newWorld(t)
 		for _, hs := range []headers{nil, {"Idempotency-Key": {""}}, {"Idempotency-Key": {"  "}}, {"Idempotency-Key": {`""`}}} {
 			wants := refused
-			if len(hs["Idempotency-Key"]) > 0 && hs["Idempotency-Key"][0] == `""` {
-				wants = beyond
+			if hs == nil || hs["Idempotency-Key"][0] == `""` {
+				wants = beyond // without one only tools that keep no record are called
 			}
 			w.do(wants, "POST", "/v1/tool-calls", gateBody, hs).want(400, idem.CodeMissingKey).
 				has("Idempotent-Replayed", "false", "Idempotency-Key", "", "Idemd-Call-Id", "")
@@ -253,6 +297,116 @@ var contract = []struct {
 			has("Idempotency-Key", "k", "Idempotent-Replayed", "false", "Idemd-Call-Id", "")
 		w.stored(0)
 		w.post("k", `{"tool":"charge","args":{"amount":1}}`, "Prefer", "wait=60").want(200) // the key is free
+	}},
+	{"unrecorded tool", func(t scene) {
+		w := newWorld(t)
+		for _, hs := range []headers{nil, {"Idempotency-Key": {""}}, {"Idempotency-Key": {"k"}, "Prefer": {"wait=1"}}, {"Idempotency-Key": {"k"}}} {
+			key, wants := strings.Join(hs["Idempotency-Key"], ""), fits
+			if hs != nil && key == "" {
+				wants = refused // an empty header is none
+			}
+			asked := w.async(func() *reply { return w.do(wants, "POST", "/v1/tool-calls", lookBody, hs) })
+			if inv := <-w.look.started; !inv.CallID.IsZero() || inv.EffectID != "" || string(inv.Args) != `{"n":1}` {
+				t.Errorf("invoked with %+v", inv)
+			}
+			w.look.release <- outcome{result: `{"n": 1.0}`}
+			r := (<-asked).want(200)
+			if r.raw != `{"recorded":false,"tool":"look","status":"succeeded","result":{"n": 1.0},"error":null}` {
+				t.Errorf("got %s", r.raw)
+			}
+			r.has("Idempotency-Key", key, "Idempotent-Replayed", "false", "Idemd-Call-Id", "", "Location", "", "Preference-Applied", "",
+				"Retry-After", "", "Cache-Control", "no-store", "Content-Type", "application/json")
+		}
+		w.stored(0)
+		w.get("/v1/tool-calls/by-key/k").want(404)
+		w.counted("look", idem.Counts{Deliveries: 4, Created: 4})
+	}},
+	{"unrecorded tool, failed", func(t scene) {
+		w := newWorld(t)
+		for _, c := range []struct {
+			out   outcome
+			error string
+			after string
+		}{
+			{outcome{err: &idem.Failure{Code: "not_there", Message: "no <such>"}}, `{"code":"not_there","message":"no <such>","retryable":false,"effect":"none"}`, ""},
+			{outcome{err: &idem.Failure{Code: "busy", Message: "", Retryable: true, RetryAfter: 7 * time.Second}}, `{"code":"busy","message":"","retryable":true,"effect":"none","retry_after":7}`, "7"},
+			{outcome{err: errDriver}, `{"code":"tool_failed","message":"the tool did not give an answer","retryable":true,"effect":"none"}`, ""},
+			{outcome{result: `{`}, `{"code":"tool_failed","message":"the tool did not give an answer","retryable":true,"effect":"none"}`, ""},
+		} {
+			asked := w.async(func() *reply { return w.post("k", lookBody) })
+			w.look.release <- c.out
+			r := (<-asked).want(200).has("Retry-After", c.after, "Idempotent-Replayed", "false")
+			if r.raw != `{"recorded":false,"tool":"look","status":"failed","result":null,"error":`+c.error+`}` {
+				t.Errorf("got %s", r.raw)
+			}
+		}
+		w.stored(0)
+	}},
+	{"unrecorded tool, joined", func(t scene) {
+		w := newWorld(t)
+		first := w.async(func() *reply { return w.post("k", lookBody) })
+		<-w.look.started
+		second := w.joined(func() *reply { return w.post(`"k"`, `{"args":{"n":1.0},"tool":"look","seq":9}`) })
+		w.look.release <- outcome{result: `{"x":1}`}
+		a, b := (<-first).want(200), (<-second).want(200)
+		if a.raw != b.raw {
+			t.Errorf("got %s\nand %s", a.raw, b.raw)
+		}
+		a.has("Idempotent-Replayed", "false")
+		b.has("Idempotent-Replayed", "true", "Idempotency-Key", `"k"`)
+		w.counted("look", idem.Counts{Deliveries: 2, Created: 1, Joined: 1})
+		w.stored(0)
+	}},
+	{"unrecorded tool, other args", func(t scene) {
+		w := newWorld(t)
+		const other = `{"tool":"look","args":{"n":2}}`
+		first := w.async(func() *reply { return w.post("k", lookBody) })
+		<-w.look.started
+		w.post("k", other).want(409, idem.CodeConflict).effect(idem.DoubtNone).
+			has("Idempotent-Replayed", "false", "Idemd-Call-Id", "", "Idempotency-Key", "k")
+		w.look.release <- outcome{result: `1`}
+		(<-first).want(200)
+		second := w.async(func() *reply { return w.post("k", other) })
+		w.look.release <- outcome{result: `2`}
+		(<-second).want(200).has("Idempotent-Replayed", "false")
+		w.counted("look", idem.Counts{Deliveries: 3, Created: 2, Conflicts: 1})
+	}},
+	{"unrecorded tool, known key", func(t scene) {
+		w := newWorld(t)
+		id := w.post("k", `{"tool":"charge","args":{"amount":1}}`, "Prefer", "wait=60").call().ID
+		w.post("k", lookBody).want(409, idem.CodeConflict).has("Idemd-Call-Id", id)
+		w.stored(1)
+	}},
+	{"unrecorded tool, args do not fit", func(t scene) {
+		w := newWorld(t)
+		w.strict.Store(true)
+		w.do(fits, "POST", "/v1/tool-calls", lookBody, nil).want(422, idem.CodeInvalidArguments).effect(idem.DoubtNone).
+			has("Idempotency-Key", "", "Idempotent-Replayed", "false")
+		w.counted("look", idem.Counts{Deliveries: 1, Refused: 1})
+	}},
+	{"unrecorded tool, bad key", func(t scene) {
+		w := newWorld(t)
+		w.do(beyond, "POST", "/v1/tool-calls", lookBody, withKey(`"open`)).want(400, idem.CodeBadRequest).has("Idempotency-Key", "")
+		w.do(beyond, "POST", "/v1/tool-calls", lookBody, headers{"Idempotency-Key": {"k", "k"}}).want(400, idem.CodeBadRequest)
+	}},
+	{"unrecorded tool, busy", func(t scene) {
+		w := newWorld(t)
+		first := w.async(func() *reply { return w.post("k1", `{"tool":"brief","args":{}}`) })
+		<-w.look.started
+		w.post("k2", `{"tool":"brief","args":{}}`).want(503, idem.CodeUnavailable).effect(idem.DoubtNone).
+			has("Retry-After", "1", "Idempotency-Key", "k2", "Idempotent-Replayed", "false")
+		w.look.release <- outcome{result: `1`}
+		(<-first).want(200)
+		w.counted("brief", idem.Counts{Deliveries: 2, Created: 1, Refused: 1})
+	}},
+	{"unrecorded tool, stopping", func(t scene) {
+		w := newWorld(t)
+		asked := w.async(func() *reply { return w.post("k", lookBody) })
+		<-w.look.started
+		w.stop()
+		(<-asked).want(503, idem.CodeUnavailable).effect(idem.DoubtNone).has("Retry-After", "1")
+		w.do(fits, "POST", "/v1/tool-calls", lookBody, nil).want(503, idem.CodeUnavailable)
+		w.counted("look", idem.Counts{Deliveries: 2, Refused: 2})
 	}},
 	{"body too large", func(t scene) {
 		w := newWorld(t)
@@ -646,6 +800,7 @@ var contract = []struct {
 			Tools []struct {
 				Name, Description, Effects, Rerun, Window string
 				Schema                                    any
+				Recorded                                  bool
 			}
 		}
 		w.get("/v1/tools").want(200).json(&body)
@@ -655,8 +810,11 @@ var contract = []struct {
 			if d, err := time.ParseDuration(tl.Window); err != nil || d != window {
 				t.Errorf("%s: window %q", tl.Name, tl.Window)
 			}
+			if tl.Recorded == (tl.Name == "look" || tl.Name == "brief") {
+				t.Errorf("%s: recorded is %v", tl.Name, tl.Recorded)
+			}
 		}
-		if want := []string{"charge", "fail", "gate", "hold", "picky", "send_email", "sleep"}; !slices.Equal(names, want) {
+		if want := []string{"brief", "charge", "fail", "gate", "hold", "look", "picky", "send_email", "sleep"}; !slices.Equal(names, want) {
 			t.Errorf("got %q", names)
 		}
 	}},
@@ -668,7 +826,13 @@ var contract = []struct {
 	}},
 	{"readiness", func(t scene) {
 		w := newWorld(t)
-		w.get("/readyz").want(200).has("Cache-Control", "no-store")
+		if r := w.get("/readyz").want(200).has("Cache-Control", "no-store"); r.raw != `{"status":"ready","held":0}` {
+			t.Errorf("got %s", r.raw)
+		}
+		w.hold("k")
+		if r := w.get("/readyz").want(200); r.raw != `{"status":"ready","held":1}` {
+			t.Errorf("got %s", r.raw)
+		}
 		w.stop()
 		r := w.get("/readyz").want(503, idem.CodeUnavailable).has("Retry-After", "1")
 		if r.error().Message == "" {
@@ -704,7 +868,7 @@ var contract = []struct {
 		w := newWorld(t)
 		id := w.hold("k")
 		r := w.resolve(id, `{"outcome":"failed","by":"ada","error":{"code":"declined","message":"no","retryable":false}}`).want(200)
-		if c := r.call(); c.Status != "failed" || string(c.Error) != `{"code":"declined","message":"no","retryable":false}` {
+		if c := r.call(); c.Status != "failed" || string(c.Error) != `{"code":"declined","message":"no","retryable":false,"effect":"none"}` {
 			t.Errorf("got %s", r.raw)
 		}
 		w.post("k", holdBody).want(200).has("Idempotent-Replayed", "true")
@@ -850,6 +1014,7 @@ const (
 	window   = time.Hour
 	gateBody = `{"tool":"gate","args":{"n":1},"client_id":"demo","seq":1}`
 	holdBody = `{"tool":"hold","args":{"n":1}}`
+	lookBody = `{"tool":"look","args":{"n":1}}`
 )
 
 // world is the whole path: server, runner, store, and tools that end when the
@@ -859,7 +1024,8 @@ type world struct {
 	store  *store
 	clock  *clock
 	gate   *gate
-	strict atomic.Bool // the tool picky refuses everything
+	look   *gate       // of the tools that keep no record
+	strict atomic.Bool // the tools picky and look refuse everything
 	runner *runner.Runner
 }
 
@@ -906,6 +1072,10 @@ type outcome struct {
 	err    error
 }
 
+func newGate() *gate {
+	return &gate{started: make(chan idem.Invocation, 10), release: make(chan outcome)}
+}
+
 func (g *gate) invoke(ctx context.Context, inv idem.Invocation) (idem.Result, error) {
 	select {
 	case g.started <- inv:
@@ -928,20 +1098,29 @@ func newWorld(t testing.TB, tweaks ...func(*worldOptions)) *world {
 	w := &world{
 		store: &store{Model: storetest.NewModel(storetest.ModelOptions{Exclusive: true})},
 		clock: &clock{},
-		gate:  &gate{started: make(chan idem.Invocation, 10), release: make(chan outcome)},
+		gate:  newGate(),
+		look:  newGate(),
+	}
+	check := func([]byte) error {
+		if w.strict.Load() {
+			return idem.Errorf(idem.CodeInvalidArguments, "not any more")
+		}
+		return nil
 	}
 	tools := append(tool.Samples(),
 		&idem.Tool{Name: "gate", Effects: idem.EffectsExternal, Rerun: idem.RerunYes, Invoke: w.gate.invoke, Timeout: time.Hour},
 		&idem.Tool{Name: "hold", Effects: idem.EffectsExternal, Rerun: idem.RerunHold, Invoke: w.gate.invoke, Timeout: time.Hour},
 		&idem.Tool{
-			Name: "picky", Effects: idem.EffectsNone, Rerun: idem.RerunYes,
-			Check: func([]byte) error {
-				if w.strict.Load() {
-					return idem.Errorf(idem.CodeInvalidArguments, "not any more")
-				}
-				return nil
-			},
+			Name: "picky", Effects: idem.EffectsNone, Rerun: idem.RerunYes, Check: check,
 			Invoke: func(context.Context, idem.Invocation) (idem.Result, error) { return idem.Result{}, nil },
+		},
+		&idem.Tool{Name: "look", Effects: idem.EffectsNone, Rerun: idem.RerunYes, Unrecorded: true, Check: check, Invoke: w.look.invoke, Timeout: time.Hour},
+		// It goes on when its time is up, within the grace.
+		&idem.Tool{
+			Name: "brief", Effects: idem.EffectsNone, Rerun: idem.RerunYes, Unrecorded: true, Concurrency: 1, Timeout: 20 * time.Millisecond,
+			Invoke: func(_ context.Context, inv idem.Invocation) (idem.Result, error) {
+				return w.look.invoke(context.Background(), inv)
+			},
 		},
 	)
 	var err error
@@ -985,6 +1164,22 @@ func (w *world) joined(request func() *reply) <-chan *reply {
 		return err == nil && stats.Counts.Joined == 1
 	})
 	return done
+}
+
+// async starts a request.
+func (w *world) async(request func() *reply) <-chan *reply {
+	done := make(chan *reply, 1)
+	go func() { done <- request() }()
+	return done
+}
+
+// counted checks what was counted for a tool.
+func (w *world) counted(tool string, want idem.Counts) {
+	w.t.Helper()
+	stats, err := w.runner.Stats(context.Background())
+	if err != nil || stats.ByTool[tool] != want {
+		w.t.Errorf("counted %+v, want %+v (%v)", stats.ByTool[tool], want, err)
+	}
 }
 
 func (w *world) inFlight(n int64) {

@@ -36,6 +36,8 @@
 //	failed for good                    200 the original call, byte for byte
 //	failed retryably                   202 the same call, opened again, not replayed
 //	failed retryably, wait             200 at the next end
+//	failed in doubt                    200 the original call, its error's effect unknown
+//	failed, told to wait               200 the call, Retry-After and retry_after
 //	held                               409 outcome_unknown, effect unknown
 //	other fingerprint                  409 idempotency_conflict in every state
 //	past its window                    410 key_expired
@@ -46,6 +48,15 @@
 //	bad body                           400 bad_request
 //	unknown tool                       400 bad_request, nothing stored
 //	args do not fit                    422 invalid_arguments, nothing stored
+//	unrecorded tool                    200 what it did; no call, no key needed
+//	unrecorded tool, failed            200 its error, effect none
+//	unrecorded tool, joined            200 the answer of the run under way, replayed
+//	unrecorded tool, other args        409 idempotency_conflict while a run is under way
+//	unrecorded tool, known key         as the record of the key says
+//	unrecorded tool, args do not fit   422 invalid_arguments
+//	unrecorded tool, bad key           400 bad_request
+//	unrecorded tool, busy              503 unavailable
+//	unrecorded tool, stopping          503 unavailable
 //	body too large                     413 payload_too_large
 //	other media type                   415 unsupported_media_type
 //	queue full                         503 unavailable; known keys go on
@@ -69,7 +80,7 @@
 //	stats                              200 totals and counts
 //	tools                              200 declarations
 //	health                             200 at any load
-//	readiness                          200; 503 with the reason
+//	readiness                          200 and how many calls are held; 503 with the reason
 //	description                        200 openapi.yaml
 //
 //	Deciding a held call
@@ -99,7 +110,10 @@
 // 400 on every route except /healthz, /readyz and /openapi.yaml: what somebody
 // asked for and did not get would go unnoticed, and a key in a path whose question
 // mark nobody encoded would be another key. Preference-Applied says that the wait was handed on, also where the answer
-// came at once. The window of a tool is a duration as Go writes it.
+// came at once; a tool that keeps no record is always waited for, so it says nothing
+// there. The window of a tool is a duration as Go writes it. A traceparent that is
+// not valid is dropped and refuses nothing. A key that is missing is noticed after the
+// body was read, since the tool says whether one is needed; a key that is none before.
 //
 // Accept chooses between two forms of an error, and nothing is ever 406: plain
 // JSON goes to whoever does not prefer a problem document, by quality, then by

@@ -39,6 +39,8 @@ type fakeService struct {
 	resolve   func(ctx context.Context, id idem.CallID, r idem.Resolution) (idem.Call, error)
 	fire      func(f *idem.Fault, p idem.Point) error
 	ready     error
+	statsErr  error
+	declared  []*idem.Tool
 }
 
 var _ Service = (*fakeService)(nil)
@@ -101,8 +103,8 @@ func (f *fakeService) Resolve(ctx context.Context, _ idem.Namespace, id idem.Cal
 	return f.resolve(ctx, id, r)
 }
 
-func (f *fakeService) Stats(context.Context) (idem.Stats, error) { return idem.Stats{}, nil }
-func (f *fakeService) Tools() []*idem.Tool                       { return nil }
+func (f *fakeService) Stats(context.Context) (idem.Stats, error) { return idem.Stats{}, f.statsErr }
+func (f *fakeService) Tools() []*idem.Tool                       { return f.declared }
 func (f *fakeService) Window() time.Duration                     { return time.Hour }
 func (f *fakeService) Ready() error                              { return f.ready }
 

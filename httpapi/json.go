@@ -65,7 +65,7 @@ func appendCall(b []byte, c *idem.Call) []byte {
 	b = append(b, `,"result":`...)
 	b = appendRaw(b, c.Result)
 	b = append(b, `,"error":`...)
-	b = appendFailure(b, c.Failure)
+	b = appendFailure(b, c)
 	b = append(b, `,"effect_id":"`...)
 	b = idem.AppendEffectID(b, c.ID)
 	b = append(b, `","client_id":`...)
@@ -104,7 +104,11 @@ func appendCall(b []byte, c *idem.Call) []byte {
 	return append(b, '}')
 }
 
-func appendFailure(b []byte, f *idem.Failure) []byte {
+// appendFailure appends why a call failed, or is held, and whether its effect may
+// have happened all the same. It says so of nothing but the record, so that a
+// replay has the same bytes.
+func appendFailure(b []byte, c *idem.Call) []byte {
+	f := c.Failure
 	if f == nil {
 		return append(b, "null"...)
 	}
@@ -114,6 +118,29 @@ func appendFailure(b []byte, f *idem.Failure) []byte {
 	b = appendString(b, f.Message)
 	b = append(b, `,"retryable":`...)
 	b = strconv.AppendBool(b, f.Retryable)
+	b = append(b, `,"effect":"`...)
+	b = append(b, c.Doubt()...)
+	b = append(b, '"')
+	if f.RetryAfter > 0 {
+		b = append(b, `,"retry_after":`...)
+		b = appendInt(b, int64(f.RetryAfter/time.Second))
+	}
+	return append(b, '}')
+}
+
+// unrecordedBody is what a tool that keeps no record has done: there is no call
+// that could be asked for.
+type unrecordedBody idem.Call
+
+func (c *unrecordedBody) appendTo(b []byte) []byte {
+	b = append(b, `{"recorded":false,"tool":`...)
+	b = appendString(b, c.Tool)
+	b = append(b, `,"status":"`...)
+	b = append(b, c.Status...)
+	b = append(b, `","result":`...)
+	b = appendRaw(b, c.Result)
+	b = append(b, `,"error":`...)
+	b = appendFailure(b, (*idem.Call)(c))
 	return append(b, '}')
 }
 
@@ -272,9 +299,54 @@ func (t *toolsBody) appendTo(b []byte) []byte {
 		b = appendRaw(b, tool.Schema)
 		b = append(b, `,"window":`...)
 		b = appendString(b, t.window.String())
+		b = append(b, `,"recorded":`...)
+		b = strconv.AppendBool(b, !tool.Unrecorded)
+		b = append(b, `,"intent":`...)
+		b = appendStrings(b, tool.Intent)
+		rules := tool.Rules
+		if rules == nil {
+			rules = &idem.Rules{}
+		}
+		b = append(b, `,"fingerprint":{"ignore":`...)
+		b = appendStrings(b, rules.Ignore)
+		b = append(b, `,"trim":`...)
+		b = appendStrings(b, rules.Trim)
+		b = append(b, `,"nfc":`...)
+		b = appendStrings(b, rules.NFC)
+		b = append(b, `},"timeout":`...)
+		if tool.Timeout > 0 {
+			b = appendString(b, tool.Timeout.String())
+		} else {
+			b = append(b, "null"...)
+		}
+		b = append(b, `,"concurrency":`...)
+		b = appendPositive(b, tool.Concurrency)
+		b = append(b, `,"max_attempts":`...)
+		b = appendPositive(b, tool.MaxAttempts)
+		b = append(b, `,"max_crashes":`...)
+		b = appendPositive(b, tool.MaxCrashes)
 		b = append(b, '}')
 	}
 	return append(b, "]}"...)
+}
+
+// appendPositive appends a number, null where it is 0: the tool does not say.
+func appendPositive(b []byte, n int) []byte {
+	if n == 0 {
+		return append(b, "null"...)
+	}
+	return appendInt(b, int64(n))
+}
+
+func appendStrings(b []byte, list []string) []byte {
+	b = append(b, '[')
+	for i, s := range list {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = appendString(b, s)
+	}
+	return append(b, ']')
 }
 
 // text is a body that needs no work.

@@ -62,8 +62,10 @@ func TestCounting(t *testing.T) {
 	}
 	h.post("k", chargeBody).want(202)
 	count("accepted")
-	h.do(refused, "POST", "/v1/tool-calls", chargeBody, nil).want(400)
-	count("no key", "")
+	h.post("\"", chargeBody).want(400)
+	count("bad key", "")
+	h.do(fits, "POST", "/v1/tool-calls", chargeBody, nil).want(400)
+	count("no key", "charge")
 	h.do(refused, "POST", "/v1/tool-calls", "{", withKey("k")).want(400)
 	count("bad body", "")
 	h.do(beyond, "POST", "/v1/tool-calls", `{"tool":"charge","args":{"a":1,"a":1}}`, withKey("k")).want(400)
@@ -101,8 +103,9 @@ func TestOrderOfChecks(t *testing.T) {
 	}{
 		{"media type", "text/plain", "", tooLarge, 415, idem.CodeUnsupportedMediaType},
 		{"size", "application/json", "", tooLarge, 413, idem.CodePayloadTooLarge},
-		{"key", "application/json", "", "{", 400, idem.CodeMissingKey},
-		{"envelope", "application/json", "k", `{"tool":"t","args":{"a":1,"a":1},"x":1}`, 400, idem.CodeBadRequest},
+		{"key that is none", "application/json", `"k`, "{", 400, idem.CodeBadRequest},
+		{"envelope", "application/json", "", `{"tool":"t","args":{"a":1,"a":1},"x":1}`, 400, idem.CodeBadRequest},
+		{"no key", "application/json", "", notCanonical, 400, idem.CodeMissingKey},
 		{"canonical form", "application/json", "k", notCanonical, 400, idem.CodeBadRequest},
 		{"chaos header", "application/json", "k", chargeBody, 400, idem.CodeBadRequest},
 	} {
@@ -110,7 +113,10 @@ func TestOrderOfChecks(t *testing.T) {
 		if c.key != "" {
 			hs["Idempotency-Key"] = []string{c.key}
 		}
-		h.do(beyond, "POST", "/v1/tool-calls", c.body, hs).want(c.status, c.code)
+		r := h.do(beyond, "POST", "/v1/tool-calls", c.body, hs).want(c.status, c.code)
+		if said := strings.Contains(r.error().Message, "Idempotency-Key"); said != strings.Contains(c.name, "key") {
+			t.Errorf("%s: refused for something else: %s", c.name, r.raw)
+		}
 	}
 }
 
@@ -918,9 +924,12 @@ func TestCallObject(t *testing.T) {
 		`"expires_at":"2026-11-29T17:00:00.123Z","query_url":"/v1/tool-calls/ID"}`)
 
 	c.Status, c.Result, c.Failure = idem.StatusFailed, nil, &idem.Failure{Code: "tool_failed", Message: "<\n>", Retryable: true}
-	check(`{"call_id":"ID","idem_key":"k","tool":"charge","status":"failed","attempt":1,"result":null,"error":{"code":"tool_failed","message":"<\n>","retryable":true},` +
+	failed := `{"call_id":"ID","idem_key":"k","tool":"charge","status":"failed","attempt":1,"result":null,"error":{"code":"tool_failed","message":"<\n>","retryable":true,"effect":"none"},` +
 		`"effect_id":"EFF","client_id":null,"seq":null,"deliveries":1,"created_at":"2026-11-29T16:00:00.123Z","updated_at":"2026-11-29T16:00:00.123Z",` +
-		`"expires_at":"2026-11-29T17:00:00.123Z","query_url":"/v1/tool-calls/ID"}`)
+		`"expires_at":"2026-11-29T17:00:00.123Z","query_url":"/v1/tool-calls/ID"}`
+	check(failed)
+	c.InDoubt, c.Failure.RetryAfter = true, 90*time.Second
+	check(strings.Replace(failed, `"effect":"none"}`, `"effect":"unknown","retry_after":90}`, 1))
 }
 
 // One line for a request, without keys and args.
@@ -1070,4 +1079,33 @@ func TestCloseWaitsForHandlers(t *testing.T) {
 		}
 	}()
 	s.Handler().ServeHTTP(rec, httptest.NewRequest(http.MethodGet, "/stats", nil))
+}
+
+// Everything that a tool declares is told, and what it does not say is null.
+func TestToolObject(t *testing.T) {
+	svc := &fakeService{declared: []*idem.Tool{
+		{Name: "bare", Effects: idem.EffectsExternal, Rerun: idem.RerunHold},
+		{
+			Name: "full", Description: "says \"all\"", Effects: idem.EffectsNone, Rerun: idem.RerunYes, Schema: []byte(`{"type":"object"}`),
+			Timeout: 90 * time.Second, Concurrency: 2, MaxAttempts: 5, MaxCrashes: 4, Intent: []string{"/order", "/a~1b"}, Unrecorded: true,
+			Rules: &idem.Rules{Ignore: []string{"/memo"}, Trim: []string{"/x", "/y"}, NFC: []string{"/z"}},
+		},
+	}}
+	h := serve(t, svc, Options{})
+	const want = `{"tools":[{"name":"bare","description":"","effects":"external","rerun":"hold","schema":null,"window":"1h0m0s","recorded":true,` +
+		`"intent":[],"fingerprint":{"ignore":[],"trim":[],"nfc":[]},"timeout":null,"concurrency":null,"max_attempts":null,"max_crashes":null},` +
+		`{"name":"full","description":"says \"all\"","effects":"none","rerun":"rerun","schema":{"type":"object"},"window":"1h0m0s","recorded":false,` +
+		`"intent":["/order","/a~1b"],"fingerprint":{"ignore":["/memo"],"trim":["/x","/y"],"nfc":["/z"]},"timeout":"1m30s","concurrency":2,"max_attempts":5,"max_crashes":4}]}`
+	if r := h.get("/v1/tools").want(200); r.raw != want {
+		t.Errorf("got  %s\nwant %s", r.raw, want)
+	}
+}
+
+// That the held calls cannot be counted says nothing about being ready.
+func TestReadyWithoutCount(t *testing.T) {
+	svc := &fakeService{statsErr: errors.New("no counts")}
+	h := serve(t, svc, Options{})
+	if r := h.get("/readyz").want(200); r.raw != `{"status":"ready","held":null}` {
+		t.Errorf("got %s", r.raw)
+	}
 }

@@ -38,12 +38,19 @@ func (s *Server) health(*exchange) (answer, error) {
 	return answer{status: http.StatusOK, body: text(append(b, '}'))}, nil
 }
 
-// ready answers GET /readyz.
-func (s *Server) ready(*exchange) (answer, error) {
+// ready answers GET /readyz. Calls that are held wait for somebody, and keep
+// nobody else from being served: they are counted there, and change nothing.
+func (s *Server) ready(x *exchange) (answer, error) {
 	if why := s.svc.Ready(); why != nil {
 		return answer{}, idem.Errorf(idem.CodeUnavailable, "%s", reason(why))
 	}
-	return answer{status: http.StatusOK, body: text(`{"status":"ready"}`)}, nil
+	b := []byte(`{"status":"ready","held":`)
+	if stats, err := s.svc.Stats(x.r.Context()); err == nil {
+		b = appendInt(b, stats.Totals.Of(idem.StatusHeld))
+	} else {
+		b = append(b, "null"...) // not known, which says nothing about being ready
+	}
+	return answer{status: http.StatusOK, body: text(append(b, '}'))}, nil
 }
 
 func reason(err error) string {

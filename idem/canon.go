@@ -86,6 +86,10 @@ type canonizer struct {
 	// edit, where set, is applied to every string that is not a member's name.
 	edit func(string) string
 
+	// at is what rules say of the value that comes next, and of what is in it; nil
+	// where they say nothing.
+	at *place
+
 	members []member // of all objects that are open, outermost first
 	names   []byte   // their names, without quotes and escapes
 	scratch []byte   // one string, one number's digits, or one object being sorted
@@ -96,6 +100,8 @@ type canonizer struct {
 //
 //	names: ... n a m e ...            out: ... { "name":value , "name":value
 //	           ^name   ^nameEnd                               ^text          ^textEnd
+//
+// One that is ignored has no text: both are the same place.
 type member struct {
 	name, nameEnd int
 	text, textEnd int
@@ -124,7 +130,7 @@ func putCanonizer(c *canonizer) {
 	if large {
 		return // one huge document must not pin its memory for good
 	}
-	c.doc, c.edit = nil, nil
+	c.doc, c.edit, c.at = nil, nil, nil
 	c.in = bytes.Buffer{}
 	c.dec.Reset(&c.in, decoderOptions...)
 	c.members, c.names = c.members[:0], c.names[:0]
@@ -190,9 +196,13 @@ func (c *canonizer) array(dst []byte, depth int) ([]byte, error) {
 		return nil, c.malformed(err)
 	}
 	dst = append(dst, '[')
-	for first := true; c.dec.PeekKind() != ']'; first = false {
-		if !first {
+	here := c.at
+	for i := 0; c.dec.PeekKind() != ']'; i++ {
+		if i > 0 {
 			dst = append(dst, ',')
+		}
+		if here != nil {
+			c.at = here.item(i)
 		}
 		var err error
 		if dst, err = c.value(dst, depth); err != nil {
@@ -214,14 +224,15 @@ func (c *canonizer) object(dst []byte, depth int) ([]byte, error) {
 	}
 	dst = append(dst, '{')
 	body, outer, outerNames := len(dst), len(c.members), len(c.names)
-	sorted := true
+	here, sorted := c.at, true
 	for c.dec.PeekKind() == '"' {
 		raw, err := c.dec.ReadValue()
 		if err != nil {
 			return nil, c.malformed(err)
 		}
 		m := member{name: len(c.names), at: int(c.dec.InputOffset()) - len(raw)}
-		if len(c.members) > outer {
+		before := len(dst)
+		if before > body {
 			dst = append(dst, ',')
 		}
 		m.text = len(dst)
@@ -238,8 +249,16 @@ func (c *canonizer) object(dst []byte, depth int) ([]byte, error) {
 			}
 		}
 		dst = append(dst, ':')
+		if here != nil {
+			c.at = here.member(c.names[m.name:m.nameEnd])
+		}
+		ignored := c.at != nil && c.at.ignore
 		if dst, err = c.value(dst, depth); err != nil {
 			return nil, err
+		}
+		if ignored {
+			// Only now, so that nothing that would be refused elsewhere passes here.
+			dst, m.text = dst[:before], before
 		}
 		m.textEnd = len(dst)
 		c.members = append(c.members, m)
@@ -269,8 +288,11 @@ func (c *canonizer) sort(dst []byte, body int, members []member) error {
 	// By way of scratch: texts differ in length, so one that is moved into
 	// its place would lie on others that are still to be moved.
 	s := c.scratch[:0]
-	for i, m := range members {
-		if i > 0 {
+	for _, m := range members {
+		if m.text == m.textEnd {
+			continue // ignored
+		}
+		if len(s) > 0 {
 			s = append(s, ',')
 		}
 		s = append(s, dst[m.text:m.textEnd]...)
@@ -331,7 +353,11 @@ func (c *canonizer) name(dst, raw []byte) ([]byte, error) {
 // is canonical as it stands: what has to be escaped cannot be there, and nothing
 // else is escaped.
 func (c *canonizer) text(dst, raw []byte) ([]byte, error) {
-	if c.edit == nil && bytes.IndexByte(raw, '\\') < 0 {
+	edit := c.edit
+	if c.at != nil && c.at.edit != nil {
+		edit = c.at.edit
+	}
+	if edit == nil && bytes.IndexByte(raw, '\\') < 0 {
 		return append(dst, raw...), nil
 	}
 	at := int(c.dec.InputOffset()) - len(raw)
@@ -340,10 +366,10 @@ func (c *canonizer) text(dst, raw []byte) ([]byte, error) {
 		return nil, c.malformed(err)
 	}
 	c.scratch = s
-	if c.edit == nil {
+	if edit == nil {
 		dst, err = jsontext.AppendQuote(dst, s)
 	} else {
-		dst, err = jsontext.AppendQuote(dst, c.edit(string(s)))
+		dst, err = jsontext.AppendQuote(dst, edit(string(s)))
 	}
 	if err != nil { // only an edit can have broken it
 		return nil, refuseDoc(wordUTF8, at)

@@ -35,8 +35,46 @@ const fingerprintTag = "idemd-fp-1"
 // first. The lengths keep a tool's name from running into the arguments.
 func FingerprintOf(tool string, args []byte) (Fingerprint, error) {
 	c := getCanonizer()
-	c.out = append(c.out[:0], fingerprintTag...)
-	b := appendPart(c.out, tool)
+	return c.fingerprint(append(c.out[:0], fingerprintTag...), tool, args)
+}
+
+// fingerprintRulesTag takes the place of fingerprintTag where there are rules.
+const fingerprintRulesTag = "idemd-fp-rules-1"
+
+// FingerprintUnder returns the fingerprint of a tool and its arguments under
+// rules. Under nil and under rules that say nothing it is that of
+// [FingerprintOf].
+//
+// Else the SHA-256 is taken over
+//
+//	"idemd-fp-rules-1" | id of the rules | len(tool) | tool | len(canonical args) | canonical args
+//
+// where the id has 16 bytes and a length is an unsigned integer of 64 bits, most
+// significant byte first, and the canonical args are those that the rules leave,
+// see [Rules]. So a fingerprint under rules is never one without, and never one
+// under other rules.
+//
+// It refuses all that [Canonical] refuses, also where it stands in a part that is
+// ignored, with the same errors. What is wrong with the rules is an error that is
+// no [Error]. Args are neither kept nor modified.
+func FingerprintUnder(rules *Rules, tool string, args []byte) (Fingerprint, error) {
+	id := rules.ID()
+	if id.IsZero() {
+		return FingerprintOf(tool, args)
+	}
+	if err := rules.Validate(); err != nil {
+		return Fingerprint{}, err
+	}
+	c := getCanonizer()
+	c.at = rules.compile()
+	c.out = append(c.out[:0], fingerprintRulesTag...)
+	return c.fingerprint(append(c.out, id[:]...), tool, args)
+}
+
+// fingerprint appends tool and args to what the hash begins with, and gives the
+// canonizer back.
+func (c *canonizer) fingerprint(b []byte, tool string, args []byte) (Fingerprint, error) {
+	b = appendPart(b, tool)
 	b = binary.BigEndian.AppendUint64(b, 0) // the length, when it is known
 	start := len(b)
 	b, err := c.document(b, args)

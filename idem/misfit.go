@@ -29,6 +29,9 @@ func (c *Call) Misfits(events int) []Misfit {
 	expect(!c.ClaimedAt.IsZero() == (c.Attempt > 0), Misfit{Text: "whether it has the time of its last claim does not fit its attempts"})
 	expect(c.Revision > 0 && c.Revision <= events, Misfit{Text: "its revision does not fit its events"})
 	expect(c.Deliveries > 0, Misfit{Text: "it was never delivered"})
+	// Not only of calls with an effect outside: Effects are the last attempt's, and
+	// the tool may have been another one since.
+	expect(!c.InDoubt || c.Attempt > 0 && c.Status != StatusSucceeded, Misfit{Text: "it is in doubt, and nothing can have happened, or all is known"})
 	if c.Tombstone {
 		expect(ended, Misfit{Text: "it is a tombstone without an end"})
 		expect(c.Result == nil && c.Failure == nil && c.ClientID == nil && c.Seq == nil, Misfit{Text: "it is a tombstone and tells more than its key"})
@@ -36,5 +39,6 @@ func (c *Call) Misfits(events int) []Misfit {
 	}
 	expect((c.Result != nil) == (c.Status == StatusSucceeded), Misfit{Text: "whether it has a result does not fit"})
 	expect((c.Failure != nil) == (c.Status == StatusFailed || c.Status == StatusHeld), Misfit{Text: "whether it has an error does not fit"})
+	expect(c.Failure == nil || c.Failure.RetryAfter >= 0, Misfit{Text: "it is to be asked for again in the past"})
 	return all
 }

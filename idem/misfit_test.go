@@ -49,6 +49,12 @@ func TestMisfits(t *testing.T) {
 		want   string // in what is said; "" for nothing
 		end    bool
 	}{
+		{"doubt of what was tried, whatever its tool is now", StatusHeld, func(c *Call) { c.InDoubt, c.Effects = true, EffectsLocal }, "", false},
+		{"doubt of a tombstone that failed", StatusFailed, func(c *Call) { tombstone(c); c.InDoubt = true }, "", false},
+		{"doubt of what was never tried (R13)", StatusPending, func(c *Call) { c.InDoubt = true }, "in doubt", false},
+		{"doubt of what is known (R13)", StatusSucceeded, func(c *Call) { c.InDoubt = true }, "in doubt", false},
+		{"a pause", StatusFailed, func(c *Call) { c.Failure.RetryAfter = time.Second }, "", false},
+		{"a pause into the past", StatusHeld, func(c *Call) { c.Failure.RetryAfter = -time.Second }, "in the past", false},
 		{"no such status", StatusRunning, func(c *Call) { c.Status = "asleep" }, "no such status", false},
 		{"an end without its time", StatusFailed, func(c *Call) { c.EndedAt = time.Time{} }, "time of its end", true},
 		{"a time of an end without one", StatusHeld, func(c *Call) { c.EndedAt = at }, "time of its end", true},

@@ -43,8 +43,8 @@ const (
 	FailureLost      = "outcome_unknown" // the answer was lost
 )
 
-// Failure is a definite answer "it was not done", stored with the call and
-// replayed. A tool returns it as its error; any other error of an external tool
+// Failure is a definite answer "it was not done" (but see Unsure), stored with the
+// call and replayed. A tool returns it as its error; any other error of an external tool
 // means that nobody knows.
 type Failure struct {
 	Code      string // see ValidName
@@ -54,6 +54,11 @@ type Failure struct {
 	// RetryAfter is how long downstream asked to be left alone, in whole seconds;
 	// zero where it did not say. It is told to clients and decides nothing.
 	RetryAfter time.Duration
+
+	// Unsure says that it may have been done all the same, and that asking again is
+	// safe because downstream honours the effect id: an answer like 503. It leaves
+	// the call in doubt, and is not stored beside that.
+	Unsure bool
 }
 
 func (f *Failure) Error() string { return fmt.Sprintf("%s: %s", f.Code, f.Message) }

@@ -68,14 +68,14 @@ func TestFailureValidate(t *testing.T) {
 func TestFailureClipped(t *testing.T) {
 	fill := strings.Repeat("x", MaxMessage-1)
 	for name, c := range map[string]struct{ f, want Failure }{
-		"as it should be":          {Failure{"no_stock", "no stock", true, 0}, Failure{"no_stock", "no stock", true, 0}},
-		"without a code":           {Failure{"", "m", true, 0}, Failure{FailureTool, "m", true, 0}},
-		"a code that is a text":    {Failure{"No stock!", "m", false, 0}, Failure{FailureTool, "m", false, 0}},
-		"a message of bytes":       {Failure{"c", "a\xff\xffb", false, 0}, Failure{"c", "a\uFFFDb", false, 0}},
-		"a long message":           {Failure{"c", fill + "yz", false, 0}, Failure{"c", fill + "y", false, 0}},
-		"cut between characters":   {Failure{"c", fill + "ä", false, 0}, Failure{"c", fill, false, 0}},
-		"cut where it was invalid": {Failure{"c", fill + "\xff", false, 0}, Failure{"c", fill, false, 0}},
-		"only tails of characters": {Failure{"c", strings.Repeat("\x80", 2*MaxMessage), false, 0}, Failure{"c", "\uFFFD", false, 0}},
+		"as it should be":          {Failure{"no_stock", "no stock", true, 0, false}, Failure{"no_stock", "no stock", true, 0, false}},
+		"without a code":           {Failure{"", "m", true, 0, false}, Failure{FailureTool, "m", true, 0, false}},
+		"a code that is a text":    {Failure{"No stock!", "m", false, 0, false}, Failure{FailureTool, "m", false, 0, false}},
+		"a message of bytes":       {Failure{"c", "a\xff\xffb", false, 0, false}, Failure{"c", "a\uFFFDb", false, 0, false}},
+		"a long message":           {Failure{"c", fill + "yz", false, 0, false}, Failure{"c", fill + "y", false, 0, false}},
+		"cut between characters":   {Failure{"c", fill + "ä", false, 0, false}, Failure{"c", fill, false, 0, false}},
+		"cut where it was invalid": {Failure{"c", fill + "\xff", false, 0, false}, Failure{"c", fill, false, 0, false}},
+		"only tails of characters": {Failure{"c", strings.Repeat("\x80", 2*MaxMessage), false, 0, false}, Failure{"c", "\uFFFD", false, 0, false}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			was := c.f

@@ -30,7 +30,8 @@ type Store interface {
 	// nothing, leaves the key usable, and goes on to the caller.
 	//
 	// Errors: ErrSecondCall, ErrSecondEffect; on a store that several processes
-	// share, ErrLeaseLives.
+	// share, ErrLeaseLives. A change that cannot be stored is refused as well (see
+	// MaxRetryAfter).
 	Update(ctx context.Context, key Key, t Transition) (Change, error)
 
 	// Renew makes a lease last for d from now. A store with one owner writes
@@ -40,8 +41,9 @@ type Store interface {
 	// Due returns calls that may be claimed now, oldest first by CreatedAt, at
 	// most limit (all where limit is 0): the pending ones, and the running ones
 	// whose lease is over. A store that is owned by one process at a time has
-	// no lease that outlives the process (R11).
-	Due(ctx context.Context, limit int) ([]Due, error)
+	// no lease that outlives the process (R11). Calls of the tools that except
+	// names are left out; many of them must not make the others slow to find.
+	Due(ctx context.Context, limit int, except ...string) ([]Due, error)
 
 	// Held returns held calls, oldest first, at most limit (all where 0).
 	Held(ctx context.Context, limit int) ([]Due, error)
@@ -65,6 +67,19 @@ type Store interface {
 	// a given one (zero: from the start), at most limit, which is at least 1. It
 	// pages over what is there; it does not tail.
 	Effects(ctx context.Context, ns Namespace, after CallID, limit int) ([]Effect, error)
+
+	// SaveRules keeps rules for good, over all namespaces: calls name them by their
+	// id, and must be compared under them for as long as their keys are remembered.
+	// They are durable when it returns. Rules that are saved already, which is
+	// decided by their id, write nothing. The rules are neither kept nor modified.
+	//
+	// Errors: ErrNoRules for nil and for rules that say nothing, what their
+	// Validate says, ErrTooManyRules. None of them writes anything.
+	SaveRules(ctx context.Context, r *Rules) error
+
+	// Rules returns all rules that were ever saved, in the order of their ids; none
+	// is ever lost. Those whose SaveRules has not returned yet are left out.
+	Rules(ctx context.Context) ([]*Rules, error)
 
 	// Totals returns the durable counts, over all namespaces.
 	Totals(ctx context.Context) (Totals, error)
@@ -127,6 +142,22 @@ var (
 	ErrSecondCall   = errors.New("idem: a second call for a key was refused")
 	ErrSecondEffect = errors.New("idem: a second effect for a call was refused")
 )
+
+// MaxSavedRules is how many different rules a store keeps. They are read whole at
+// every start, and are the work of people who edit a file; where there are more,
+// something makes them up.
+const MaxSavedRules = 10_000
+
+// What a store refuses to save as rules.
+var (
+	ErrNoRules      = errors.New("idem: rules that say nothing are not saved")
+	ErrTooManyRules = errors.New("idem: no more rules can be saved: there are 10000 already")
+)
+
+// MaxRetryAfter is the longest RetryAfter of a failure. A store refuses a change
+// with a longer one, with a negative one, and with one that is no number of
+// whole seconds.
+const MaxRetryAfter = 10 * 365 * 24 * time.Hour
 
 // ErrLeaseLives is returned for a change that takes a running call from a lease
 // that is not over: its holder renewed it after Due had found it. Nothing was

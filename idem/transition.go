@@ -1,6 +1,9 @@
 package idem
 
-import "time"
+import (
+	"fmt"
+	"time"
+)
 
 // Transition is a rule applied to a record: it looks at the call of a key, nil
 // where the key is unknown, and says what becomes of it.
@@ -109,14 +112,19 @@ type Admission struct {
 // it again, or refuses it (R2, R3, R9, R16).
 //
 // Errors: what Check and Refuse say, ErrConflict, ErrKeyExpired,
-// ErrOutcomeUnknown. None of them writes anything.
+// ErrOutcomeUnknown, ErrUnknownRules. None of them writes anything.
 func Submit(r Request, adm Admission) Transition {
 	return func(cur *Call) (Change, error) {
 		if cur == nil {
 			return create(r, adm)
 		}
+		// Under the call's own rules: those of its tool may have changed since.
+		fp, err := r.FingerprintFor(cur.Rules)
+		if err != nil {
+			return Change{Before: cur, After: cur}, err
+		}
 		switch {
-		case cur.Fingerprint != r.Fingerprint:
+		case fp != cur.Fingerprint:
 			return refuse(ErrConflict, cur, DoubtNone)
 		case cur.Expired(adm.Now):
 			return refuse(ErrKeyExpired, cur, DoubtNone)
@@ -142,7 +150,7 @@ func create(r Request, adm Admission) (Change, error) {
 		return Change{}, adm.Refuse
 	}
 	c := &Call{
-		ID: adm.ID, Key: r.Key, Fingerprint: r.Fingerprint,
+		ID: adm.ID, Key: r.Key, Fingerprint: r.Fingerprint, Rules: r.Rules,
 		Tool: r.Tool, Args: r.Args, ClientID: r.ClientID, Seq: r.Seq,
 		CreatedAt: adm.CreatedAt, UpdatedAt: adm.CreatedAt, Revision: 1,
 		Status: StatusPending, Deliveries: 1,
@@ -209,8 +217,13 @@ func (t Terms) end(c *Call, s Status) {
 func (t Terms) hold(c *Call, why Failure) {
 	why.Retryable = false
 	c.Status, c.UpdatedAt, c.Failure, c.Result = StatusHeld, t.Now, &why, nil
+	doubt(c)
 	t.leave(c)
 }
+
+// doubt notes that nobody knows what came of the last attempt. What may have
+// happened outside stays in doubt, whatever later attempts say of themselves.
+func doubt(c *Call) { c.InDoubt = c.InDoubt || c.Effects == EffectsExternal }
 
 // leave takes the lease off a call that does not run any more.
 func (t Terms) leave(c *Call) {
@@ -273,6 +286,7 @@ func (t ClaimTerms) claimPending(cur *Call) (Change, error) {
 func (t ClaimTerms) takeOver(cur *Call) (Change, error) {
 	ch := Change{Verdict: VerdictClaimed, Before: cur, Write: true, Takes: LeaseOf(cur)}
 	c := revise(cur)
+	doubt(&c)
 	crashed := countsAsCrash(cur.Owner, t.Owner, cur.Effects)
 	if crashed {
 		c.Crashes++
@@ -349,6 +363,20 @@ func (t ClaimTerms) keep(ch Change, c *Call, why Failure) (Change, error) {
 type Settlement struct {
 	Terms
 	Lease Lease
+
+	// MaxAttempts is how often the tool allows a call to be run; zero is without a
+	// bound.
+	MaxAttempts int
+}
+
+// last makes a failure of an attempt that may be asked for again one for good,
+// if it was the last that the tool allows. It reports whether it was.
+func (s Settlement) last(c *Call, f *Failure) bool {
+	if !f.Retryable || s.MaxAttempts == 0 || c.Attempt < s.MaxAttempts {
+		return false
+	}
+	*f = Failure{Code: FailureExhausted, Message: fmt.Sprintf("attempt %d was the last, and failed with %s: %s", c.Attempt, f.Code, f.Message)}.Clipped()
+	return true
 }
 
 // settle applies a change under the lease, or drops it and says so in the
@@ -390,7 +418,7 @@ func Succeed(s Settlement, r Result) Transition {
 // succeed gives a call its result and the change its effect.
 func (t Terms) succeed(c *Call, ch *Change, r Result) {
 	t.end(c, StatusSucceeded)
-	c.Result, c.Failure = r.Output, nil
+	c.Result, c.Failure, c.InDoubt = r.Output, nil, false
 	if c.Result == nil {
 		c.Result = []byte("null")
 	}
@@ -399,20 +427,13 @@ func (t Terms) succeed(c *Call, ch *Change, r Result) {
 	}
 }
 
-// Fail ends a running call with a definite failure, for good or retryable.
+// Fail ends a running call with a definite failure, for good or retryable. A
+// retryable one of the last attempt that the tool allows is for good; where an
+// earlier attempt is in doubt, the call is held then, since nobody will ask
+// downstream again.
 //
 // Verdicts: VerdictSettled, VerdictStale. No errors.
-func Fail(s Settlement, f Failure) Transition {
-	return s.settle("failed", func(c *Call, ch *Change) {
-		s.fail(c, f)
-		ch.Events = append(ch.Events, event(c, s.Now, EventFailed, failureDetail(f)))
-	})
-}
-
-func (t Terms) fail(c *Call, f Failure) {
-	t.end(c, StatusFailed)
-	c.Result, c.Failure = nil, &f
-}
+func Fail(s Settlement, f Failure) Transition { return s.fail(f, func(*Call) {}) }
 
 // Lose settles an attempt whose outcome is not known: R13 decides. A tool that
 // may run again has failed and may be asked again; any other call is held.
@@ -422,10 +443,33 @@ func Lose(s Settlement, f Failure) Transition {
 	return func(cur *Call) (Change, error) {
 		if cur != nil && cur.Rerun == RerunYes {
 			f.Retryable = true
-			return Fail(s, f)(cur)
+			return s.fail(f, doubt)(cur)
 		}
 		return Hold(s, f)(cur)
 	}
+}
+
+func (s Settlement) fail(f Failure, first func(c *Call)) Transition {
+	return s.settle("failed", func(c *Call, ch *Change) {
+		first(c)
+		name, why := EventFailed, f
+		if why.Unsure {
+			doubt(c)
+			why.Unsure = false
+		}
+		if s.last(c, &why) && c.InDoubt {
+			name = EventHeld
+			s.hold(c, why)
+		} else {
+			s.failed(c, why)
+		}
+		ch.Events = append(ch.Events, event(c, s.Now, name, failureDetail(why)))
+	})
+}
+
+func (t Terms) failed(c *Call, f Failure) {
+	t.end(c, StatusFailed)
+	c.Result, c.Failure = nil, &f
 }
 
 // Hold sets a running call aside because its outcome is not known.
@@ -448,6 +492,7 @@ func Release(s Settlement) Transition {
 			return Hold(s, Failure{Code: FailureLost, Message: "stopped after the tool was dispatched; its answer is lost"})(cur)
 		}
 		return s.settle("released", func(c *Call, ch *Change) {
+			doubt(c)
 			reopen(c, s.Now)
 			c.Deliveries += s.Deliveries
 			ch.Events = append(ch.Events, event(c, s.Now, EventRequeued, Detail{Reason: "shutdown"}))
@@ -492,13 +537,16 @@ func Resolve(r Resolution) Transition {
 			return Change{Before: cur, After: cur}, &err
 		}
 		c := revise(cur)
+		c.InDoubt = false // whoever decides has found out
 		ch := Change{Verdict: VerdictResolved, Before: cur, After: &c, Write: true}
 		d := Detail{Outcome: string(r.Outcome), By: r.By, Note: r.Note}
 		switch r.Outcome {
 		case OutcomeSucceeded:
 			r.succeed(&c, &ch, r.Result)
 		case OutcomeFailed:
-			r.fail(&c, r.Failure)
+			why := r.Failure
+			why.Unsure = false
+			r.failed(&c, why)
 			d.Code, d.Message, d.Retryable = r.Failure.Code, r.Failure.Message, &r.Failure.Retryable
 		case OutcomeRetry:
 			reopen(&c, r.Now)
@@ -523,6 +571,7 @@ func Expire(now time.Time) Transition {
 		c := revise(cur)
 		c.Tombstone, c.UpdatedAt = true, now
 		c.Args, c.ClientID, c.Seq, c.Result, c.Failure = nil, nil, nil, nil, nil
+		c.InDoubt = false
 		return Change{
 			Verdict: VerdictExpired, Before: cur, After: &c, Write: true,
 			Events: []Event{event(&c, now, EventExpired, Detail{})},

@@ -537,6 +537,7 @@ func TestClaimFillsTheRecord(t *testing.T) {
 	want := states["running"]()
 	want.Revision, want.Attempt, want.Crashes, want.Owner = 10, 3, 1, "boot2/w3"
 	want.Effects, want.Rerun = EffectsLocal, RerunYes // what the tool promises for this attempt
+	want.InDoubt = true                               // what the one before was, outside
 	want.UpdatedAt, want.ClaimedAt, want.LeaseUntil = later, later, later.Add(time.Minute)
 	if !reflect.DeepEqual(ch.After, want) {
 		t.Errorf("got  %+v\nwant %+v", ch.After, want)
@@ -785,12 +786,15 @@ func TestSettleFillsTheRecord(t *testing.T) {
 		},
 		"Hold": { // a held call is never retryable: only a resolution opens it
 			Hold(s, Failure{Code: "x", Message: "no", Retryable: true}),
-			func(c *Call) *Call { c.Status, c.Failure = StatusHeld, &Failure{Code: "x", Message: "no"}; return c }, base,
+			func(c *Call) *Call {
+				c.Status, c.Failure, c.InDoubt = StatusHeld, &Failure{Code: "x", Message: "no"}, true
+				return c
+			}, base,
 			Event{Name: EventHeld, Detail: []byte(`{"code":"x","message":"no","retryable":false}`)},
 		},
 		"Release": {
 			Release(s),
-			func(c *Call) *Call { c.Status = StatusPending; return c }, base,
+			func(c *Call) *Call { c.Status, c.InDoubt = StatusPending, true; return c }, base,
 			Event{Name: EventRequeued, Detail: []byte(`{"reason":"shutdown"}`)},
 		},
 	}
@@ -815,6 +819,175 @@ func TestSettleFillsTheRecord(t *testing.T) {
 	want := &Effect{ID: EffectID(theID), CallID: theID, Key: theKey, Tool: "refund", Amount: &amount, CreatedAt: now}
 	if !reflect.DeepEqual(ch.Effect, want) {
 		t.Errorf("effect %+v, want %+v", ch.Effect, want)
+	}
+}
+
+// What an attempt did outside stays in doubt until somebody finds out, whatever
+// later attempts say of themselves (R13).
+func TestDoubtStays(t *testing.T) {
+	holder := Settlement{Terms: terms(), Lease: theLease}
+	lost := Failure{Code: FailureLost, Message: "no answer"}
+	definite := Failure{Code: "busy", Message: "ask later", Retryable: true}
+	again := func(cur *Call) *Call { // asked for again and claimed: attempt 3
+		t.Helper()
+		ch, err := Chain(submit(same), claim("boot1/w1", refund, Lease{}))(cur)
+		if err != nil || ch.After.Status != StatusRunning || ch.After.Attempt != 3 {
+			t.Fatalf("%+v, %v", ch.After, err)
+		}
+		return ch.After
+	}
+	third := Settlement{Terms: terms(), Lease: Lease{CallID: theID, Owner: "boot1/w1", Attempt: 3}}
+	dispatched := states["running"]
+	for name, c := range map[string]struct {
+		from  func() *Call
+		first Transition
+		then  []Transition // after it was asked for again
+		doubt bool
+	}{
+		"an answer was lost":                       {dispatched, Lose(holder, lost), nil, true},
+		"a definite answer":                        {dispatched, Fail(holder, definite), nil, false},
+		"lost, then busy":                          {dispatched, Lose(holder, lost), []Transition{Fail(third, definite)}, true},
+		"lost, then refused for good":              {dispatched, Lose(holder, lost), []Transition{Fail(third, Failure{Code: "no"})}, true},
+		"lost, then done":                          {dispatched, Lose(holder, lost), []Transition{Succeed(third, Result{})}, false},
+		"an answer that says nothing":              {dispatched, Fail(holder, Failure{Code: "busy", Retryable: true, Unsure: true}), nil, true},
+		"the same, and nothing is outside":         {states["running none"], Fail(holder, Failure{Code: "busy", Retryable: true, Unsure: true}), nil, false},
+		"busy, then refused for good":              {dispatched, Fail(holder, definite), []Transition{Fail(third, Failure{Code: "no"})}, false},
+		"nothing outside: lost":                    {states["running none"], Lose(holder, lost), nil, false},
+		"nothing outside: local, lost":             {states["running local"], Lose(holder, lost), nil, false},
+		"held":                                     {states["running hold"], Lose(holder, lost), nil, true},
+		"held, and decided: succeeded":             {states["held"], resolve(OutcomeSucceeded), nil, false},
+		"held, and decided: failed":                {states["held"], resolve(OutcomeFailed), nil, false},
+		"held, and decided: retry":                 {states["held"], resolve(OutcomeRetry), nil, false},
+		"given back at a stop":                     {dispatched, Release(holder), nil, true},
+		"its process died":                         {dispatched, claim("boot2/w1", refund, theLease), nil, true},
+		"its process died, nothing outside":        {states["running local"], claim("boot2/w1", charge, theLease), nil, false},
+		"its process died, and it is held":         {states["running hold"], claim("boot2/w1", refund, theLease), nil, true},
+		"its process died too often":               {states["running, twice crashed"], claim("boot2/w1", refund, theLease), nil, true},
+		"a late answer changes nothing, and tells": {states["succeeded"], Lose(holder, lost), nil, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			from := c.from()
+			from.InDoubt = from.Status == StatusHeld
+			ch, err := c.first(from)
+			for _, do := range c.then {
+				if err != nil {
+					break
+				}
+				ch, err = do(again(ch.After))
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			if ch.After.InDoubt != c.doubt {
+				t.Errorf("in doubt: %v; %+v", ch.After.InDoubt, ch.After)
+			}
+			if f := ch.After.Failure; f != nil && f.Unsure {
+				t.Error("it is stored twice")
+			}
+			if m := ch.After.Misfits(ch.After.Revision); len(m) > 0 {
+				t.Errorf("does not fit: %v", m)
+			}
+		})
+	}
+}
+
+// The last attempt that a tool allows ends its call for good, or leaves it to a
+// person where an earlier one is in doubt.
+func TestLastAttempt(t *testing.T) {
+	at := func(most int) Settlement {
+		return Settlement{Terms: terms(), Lease: theLease, MaxAttempts: most}
+	}
+	busy := Failure{Code: "busy", Message: "ask later", Retryable: true, RetryAfter: time.Minute}
+	doubtful := func() *Call { c := states["running"](); c.InDoubt = true; return c }
+	for _, c := range []struct {
+		name  string
+		from  func() *Call
+		do    Transition
+		after string
+		code  string
+	}{
+		{"one is left", states["running"], Fail(at(3), busy), "failed 2/0 retryable", "busy"},
+		{"any number", states["running"], Fail(at(0), busy), "failed 2/0 retryable", "busy"},
+		{"none is left", states["running"], Fail(at(2), busy), "failed 2/0", FailureExhausted},
+		{"more than allowed, since the bound was lowered", states["running"], Fail(at(1), busy), "failed 2/0", FailureExhausted},
+		{"refused for good anyway", states["running"], Fail(at(2), Failure{Code: "no"}), "failed 2/0", "no"},
+		{"none is left, one in doubt", doubtful, Fail(at(2), busy), "held 2/0", FailureExhausted},
+		{"refused for good, one in doubt", doubtful, Fail(at(2), Failure{Code: "no"}), "failed 2/0", "no"},
+		{"none is left, lost", states["running"], Lose(at(2), busy), "held 2/0", FailureExhausted},
+		{"none is left, lost, nothing outside", states["running local"], Lose(at(2), busy), "failed 2/0", FailureExhausted},
+		{"one is left, lost", states["running"], Lose(at(3), busy), "failed 2/0 retryable", "busy"},
+		{"none is left, and the last answer says nothing", states["running"], Fail(at(2), Failure{Code: "busy", Retryable: true, Unsure: true}), "held 2/0", FailureExhausted},
+		{"to be held anyway", states["running hold"], Lose(at(2), busy), "held 2/0", "busy"},
+		{"done", states["running"], Succeed(at(2), Result{}), "succeeded 2/0", ""},
+		{"given back", states["running"], Release(at(2)), "pending 2/0", ""},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			ch, err := c.do(c.from())
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := outcome(ch, nil).after; got != c.after {
+				t.Errorf("%s, want %s", got, c.after)
+			}
+			if f := ch.After.Failure; (f == nil) != (c.code == "") || f != nil && f.Code != c.code {
+				t.Errorf("failure %+v, want %q", f, c.code)
+			}
+			if m := ch.After.Misfits(ch.After.Revision); len(m) > 0 {
+				t.Errorf("does not fit: %v", m)
+			}
+			if last := ch.Events[len(ch.Events)-1]; ch.After.Status == StatusHeld && last.Name != EventHeld {
+				t.Errorf("the trail says %s", last.Name)
+			}
+		})
+	}
+	f := Failure{Code: "busy", Message: strings.Repeat("x", MaxMessage), Retryable: true}
+	ch, err := Fail(at(2), f)(states["running"]())
+	if err != nil || ch.After.Failure.Validate() != nil {
+		t.Errorf("a long message: %v, %v", err, ch.After.Failure.Validate())
+	}
+}
+
+// A stored call is compared under its own rules (R3).
+func TestSubmitUnderTheCallsRules(t *testing.T) {
+	old, now := RulesID{1}, RulesID{2}
+	r := same
+	r.Rules, r.Fingerprint = now, Fingerprint{9}
+	r.Under = func(id RulesID) (Fingerprint, error) {
+		if id != old {
+			return Fingerprint{}, ErrUnknownRules
+		}
+		return Fingerprint{1}, nil
+	}
+	stored := func(id RulesID, fp Fingerprint) *Call {
+		c := states["succeeded"]()
+		c.Rules, c.Fingerprint = id, fp
+		return c
+	}
+	for name, c := range map[string]struct {
+		cur  *Call
+		r    Request
+		want error
+	}{
+		"the same rules":                    {stored(now, Fingerprint{9}), r, nil},
+		"the same rules, other args":        {stored(now, Fingerprint{1}), r, ErrConflict},
+		"older rules":                       {stored(old, Fingerprint{1}), r, nil},
+		"older rules, other args":           {stored(old, Fingerprint{9}), r, ErrConflict},
+		"rules that nobody knows":           {stored(RulesID{3}, Fingerprint{1}), r, ErrUnknownRules},
+		"no rules then, some now":           {stored(RulesID{}, Fingerprint{1}), r, ErrUnknownRules},
+		"rules then, none known any more":   {stored(old, Fingerprint{1}), same, ErrUnknownRules},
+		"never any rules":                   {stored(RulesID{}, Fingerprint{1}), same, nil},
+		"never any rules, and another call": {stored(RulesID{}, Fingerprint{1}), other, ErrConflict},
+	} {
+		t.Run(name, func(t *testing.T) {
+			ch, err := submit(c.r)(c.cur)
+			if !errors.Is(err, c.want) || c.want == nil && ch.Verdict != VerdictReplayed || ch.Write {
+				t.Errorf("%v, %v; want %v", ch.Verdict, err, c.want)
+			}
+		})
+	}
+	ch, err := submit(r)(nil)
+	if err != nil || ch.After.Rules != now || ch.After.Fingerprint != r.Fingerprint {
+		t.Errorf("a new call: %+v, %v", ch.After, err)
 	}
 }
 

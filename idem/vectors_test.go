@@ -27,6 +27,14 @@ type vectors struct {
 	DerivedKeys []struct {
 		Name, Scope, Tool, Intent, Key, Refused string
 	} `json:"derived_keys"`
+	Rules []struct {
+		Name, Text, ID, Refused string
+		Rules                   Rules
+	}
+	FingerprintsUnder []struct {
+		Name, Tool, Input, Canonical, Fingerprint, Refused string
+		Rules                                              Rules
+	} `json:"fingerprints_under"`
 }
 
 // refusals are the words of the file and what our messages say.
@@ -138,7 +146,37 @@ func TestVectors(t *testing.T) {
 			}
 		})
 	}
-	if len(v.About) == 0 || len(v.Keys) == 0 || len(v.DerivedKeys) == 0 {
+	for _, tt := range v.Rules {
+		t.Run("rules/"+tt.Name, func(t *testing.T) {
+			err := tt.Rules.Validate()
+			if tt.Refused != "" {
+				if err == nil {
+					t.Errorf("%+v is valid", tt.Rules)
+				}
+				return
+			}
+			if id, text := tt.Rules.ID(), tt.Rules.Text(); err != nil || id.String() != tt.ID || string(text) != tt.Text {
+				t.Errorf("got %v, %v of %s; want %s of %s", err, id, text, tt.ID, tt.Text)
+			}
+		})
+	}
+	for _, tt := range v.FingerprintsUnder {
+		t.Run("fingerprint under rules/"+tt.Name, func(t *testing.T) {
+			f, err := FingerprintUnder(&tt.Rules, tt.Tool, []byte(tt.Input))
+			if tt.Refused != "" {
+				wantRefusal(t, err, tt.Refused)
+				return
+			}
+			if err != nil || f.String() != tt.Fingerprint {
+				t.Errorf("got %v, %v; want %s", f, err, tt.Fingerprint)
+			}
+			text, err := canonicalUnder(&tt.Rules, tt.Input)
+			if err != nil || text != tt.Canonical {
+				t.Errorf("canonical text is %s, %v; want %s", text, err, tt.Canonical)
+			}
+		})
+	}
+	if len(v.About) == 0 || len(v.Keys) == 0 || len(v.DerivedKeys) == 0 || len(v.Rules) == 0 || len(v.FingerprintsUnder) == 0 {
 		t.Error("a part of the file is missing")
 	}
 }

@@ -141,7 +141,7 @@ func BenchmarkDue(b *testing.B) {
 	}
 	b.ReportAllocs()
 	for b.Loop() {
-		if len(l.dueNow(1)) != 1 {
+		if len(l.dueNow(1, nil)) != 1 {
 			b.Fatal("nothing is due")
 		}
 	}

@@ -101,6 +101,7 @@ var lives = func() map[string][]func(k idem.Key, n int) idem.Transition {
 	createRun := func(k idem.Key, n int) idem.Transition {
 		return idem.Chain(submit(k, n), claim(otherTool, time.Hour))
 	}
+	createUnder := func(k idem.Key, n int) idem.Transition { return submitUnder(k, n, rulesOf(n/1000).ID()) }
 	requeueFused := func(k idem.Key, n int) idem.Transition {
 		return idem.Chain(submit(k, n), claim(localTool, time.Hour), succeed())
 	}
@@ -119,13 +120,22 @@ var lives = func() map[string][]func(k idem.Key, n int) idem.Transition {
 		"taken":     {createRun, always(takeOver(otherTool)), always(succeed())},
 		"stopped":   {create, runHold, always(takeOver(holdTool)), always(resolved(idem.OutcomeFailed))},
 		"missing":   {create, always(claim(nil, time.Hour)), create, run},
+		"ruled":     {createUnder, runHold, always(lose()), always(resolved(idem.OutcomeRetry)), run, always(fail(true)), createUnder, run, always(succeed()), expire},
 	}
 }()
 
 // allLives leads calls through all lives at once, one step of each after the
 // other, and reads in between.
 func allLives(s *Store, o *oracle, round int) error {
+	// Calls name the rules, so these are there before. The others are saved in
+	// between, and again.
+	if err := o.save(s, rulesOf(round)); err != nil {
+		return err
+	}
 	for at := 0; ; at++ {
+		if err := o.save(s, rulesOf(1000+round*2+at%3)); err != nil {
+			return err
+		}
 		more := false
 		for name, life := range lives {
 			if at >= len(life) {
@@ -155,8 +165,16 @@ func turmoil(s *Store, o *oracle, rng *rand.Rand, round, steps int) error {
 		wg.Go(func() {
 			for n := range steps {
 				k := idem.Key{Namespace: []idem.Namespace{"default", "b"}[rng.IntN(2)], Name: fmt.Sprintf("k-%d-%d", round, rng.IntN(1+n/5))}
-				_, err := o.update(s, k, padded(randomStep(rng, k, round*1_000_000+w*10_000+n)))
-				if err != nil && !errors.Is(err, idem.ErrKeyExpired) {
+				tr := randomStep(rng, k, round*1_000_000+w*10_000+n)
+				if rng.IntN(8) == 0 {
+					rules := rulesOf(round*5 + rng.IntN(9))
+					if errs[w] = o.save(s, rules); errs[w] != nil {
+						return
+					}
+					tr = submitUnder(k, round*1_000_000+w*10_000+n, rules.ID())
+				}
+				_, err := o.update(s, k, padded(tr))
+				if err != nil && !errors.Is(err, idem.ErrKeyExpired) && !errors.Is(err, idem.ErrUnknownRules) {
 					errs[w] = fmt.Errorf("%v: %w", k, err)
 					return
 				}
@@ -180,7 +198,7 @@ type crash struct {
 	op       fsOp // that was about to be done
 	n        int  // how many were done before
 	recycled bool // the last log that was begun had been used before
-	certain  map[idem.Key]int
+	certain  certainty
 	fs       *vfs.MemFS
 }
 

@@ -305,6 +305,7 @@ func TestDamagedRows(t *testing.T) {
 		"schema":    {keySchema, true, false},
 		"counts":    {keyCounter, true, false},
 		"namespace": {appendNamespaceKey(nil, "bad"), true, false},
+		"rules":     {appendRulesKey(nil, rulesOf(1).ID()), false, false},
 		"marker":    {[]byte{prefixMarker, 0}, true, false},
 	}
 	rng := rand.New(rand.NewPCG(1, 1))
@@ -320,6 +321,9 @@ func TestDamagedRows(t *testing.T) {
 			t.Run(fmt.Sprintf("%s/%d bytes", name, len(value)), func(t *testing.T) {
 				fsys := vfs.NewMem()
 				s := openOptions(t, testOptions(fsys, "data"))
+				if err := s.SaveRules(t.Context(), rulesOf(1)); err != nil {
+					t.Fatal(err)
+				}
 				update(t, s, good, fused(good, 1))
 				update(t, s, bad, idem.Chain(submit(bad, 2), claim(otherTool, 1<<40)))
 				if err := s.db.Set(row.key, value, pebble.Sync); err != nil {
@@ -340,6 +344,9 @@ func TestDamagedRows(t *testing.T) {
 				}
 				if _, err := s.Events(ctx, bad.Namespace, id, 0, 9); (name == "events" || name == "request") != errors.Is(err, errCorrupt) {
 					t.Error("events:", err)
+				}
+				if all, err := s.Rules(ctx); (name == "rules") != errors.Is(err, errCorrupt) {
+					t.Error("rules:", all, err)
 				}
 				if _, err := s.Effects(ctx, bad.Namespace, idem.CallID{}, 9); (name == "effect") != errors.Is(err, errCorrupt) {
 					t.Error("effects:", err)

@@ -39,11 +39,23 @@
 //	c <nsid> <id> 03 <n> one batch's events, the first of which has the number n
 //	e <nsid> <id>        the effect: a row of the ledger
 //	n <nsid> <id>        a marker: this call has no end
+//	r <rules id>         rules that a tool has, or once had
 //	t                   the counts: one merge operand per batch that moves them
 //
 // The markers are what a start reads. So a start costs what is in flight, not
 // what was ever stored. Leases and the queue of due calls are in memory only:
 // an exclusively owned store has no lease that outlives its process (R11).
+//
+// A value begins with a version of its own. The layout version in m/schema is
+// raised when an older release would misread what is written from now on; it
+// refuses the directory then. A store of an older layout is read as it is, and
+// gets the new version at the first start that may write, before anything else is
+// written:
+//
+//	1	the first
+//	2	rules and the calls' ids of them; doubt and the pause after a failure
+//
+// Rows that hold nothing of what is new are written as they were.
 //
 // The package imports the standard library, Pebble, and package idem.
 package kv

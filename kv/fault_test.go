@@ -251,6 +251,8 @@ func nothingIsAnswered(s *Store) bool {
 		"Effects":      func() error { _, err := s.Effects(ctx, ns, idem.CallID{}, 10); return err },
 		"Totals":       func() error { _, err := s.Totals(ctx); return err },
 		"Newest":       func() error { _, err := s.Newest(ctx); return err },
+		"Rules":        func() error { _, err := s.Rules(ctx); return err },
+		"SaveRules":    func() error { return s.SaveRules(ctx, rulesOf(1)) },
 		"Due":          func() error { _, err := s.Due(ctx, 10); return err },
 		"Held":         func() error { _, err := s.Held(ctx, 10); return err },
 		"Renew":        func() error { return s.Renew(ctx, k, idem.Lease{}, time.Hour) },

@@ -243,6 +243,51 @@ func TestGateOfANewNamespace(t *testing.T) {
 	}
 }
 
+// Rules of which the row is not durable yet are not there, and whoever saves them
+// too is not told that they are (R4).
+func TestGateOfNewRules(t *testing.T) {
+	fsys := newHookFS(vfs.NewMem())
+	s := openFS(t, fsys)
+	if err := s.SaveRules(t.Context(), rulesOf(1)); err != nil {
+		t.Fatal(err)
+	}
+	g := newGate()
+	var writer sync.WaitGroup
+	defer writer.Wait()
+	defer g.open()
+	fsys.gateLogSync(g)
+	writer.Go(func() {
+		if err := s.SaveRules(context.Background(), rulesOf(2)); err != nil {
+			t.Error(err)
+		}
+	})
+	<-g.reached
+	for found := false; !found; runtime.Gosched() {
+		found, _ = s.get(appendRulesKey(nil, rulesOf(2).ID()), func([]byte) error { return nil })
+	}
+	all, err := s.Rules(t.Context())
+	if err != nil || len(all) != 1 || all[0].ID() != rulesOf(1).ID() {
+		t.Error("while they are saved:", all, err)
+	}
+	// The same ones, and others: both wait, and can give up.
+	for _, r := range []*idem.Rules{rulesOf(2), rulesOf(3)} {
+		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+		if err := s.SaveRules(ctx, r); !errors.Is(err, context.DeadlineExceeded) {
+			t.Error("saved meanwhile:", err)
+		}
+		cancel()
+	}
+	// What is there needs no write, and waits for none.
+	if err := s.SaveRules(t.Context(), rulesOf(1)); err != nil {
+		t.Error(err)
+	}
+	g.open()
+	writer.Wait()
+	if all, err := s.Rules(t.Context()); err != nil || len(all) != 2 {
+		t.Error("afterwards:", all, err)
+	}
+}
+
 func conflict(k idem.Key) idem.Transition {
 	return idem.Submit(idem.Request{Key: k, Tool: "refund", Fingerprint: idem.Fingerprint{2}}, idem.Admission{})
 }

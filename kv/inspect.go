@@ -70,6 +70,7 @@ const (
 	ruleAudit
 	ruleEnds
 	ruleFields
+	ruleRules
 	ruleRows
 )
 
@@ -83,6 +84,7 @@ func allChecks() []Check {
 		ruleAudit:    {Name: "audit", Rule: "every audit trail begins with the creation, has no gaps, and has one claim for each attempt"},
 		ruleEnds:     {Name: "ends", Rule: "every call with an end has the time of its end and of its expiry, and no other call has"},
 		ruleFields:   {Name: "fields", Rule: "the fields of every call fit its status"},
+		ruleRules:    {Name: "rules", Rule: "the rules of every call are saved, and all that are saved have the id of what they say"},
 		ruleRows:     {Name: "rows", Rule: "every row can be read and belongs to something"},
 	}
 }
@@ -122,6 +124,7 @@ func Inspect(ctx context.Context, o Options, progress func(Progress)) (Report, e
 	in := &inspection{
 		ctx: ctx, s: s, progress: progress,
 		namespaces: map[nsid]bool{0: true}, // the default namespace has no row
+		rules:      make(map[idem.RulesID]bool),
 		report:     Report{Checks: allChecks()},
 	}
 	err := s.openReadOnly()
@@ -197,12 +200,13 @@ type inspection struct {
 	progress func(Progress)
 
 	namespaces map[nsid]bool // known namespaces
-	stored     idem.Totals   // the store's own count
+	rules      map[idem.RulesID]bool
+	stored     idem.Totals // the store's own count
 	report     Report
 }
 
 func (in *inspection) run() error {
-	for _, step := range []func() error{in.readSchema, in.readCounts, in.readNamespaces, in.readCalls, in.readKeys, in.readStrays} {
+	for _, step := range []func() error{in.readSchema, in.readCounts, in.readNamespaces, in.readRules, in.readCalls, in.readKeys, in.readStrays} {
 		if err := step(); err != nil {
 			return err
 		}
@@ -285,6 +289,30 @@ func (in *inspection) readNamespaces() error {
 			in.fault(ruleRows, "namespace %.40q: its number %d is another's", it.Key()[1:], t)
 		default:
 			in.namespaces[t] = true
+		}
+		return nil
+	})
+}
+
+// readRules reads what calls may name. A row that is wrong is there all the same.
+func (in *inspection) readRules() error {
+	return in.rows([]byte{prefixRules}, func(it *pebble.Iterator) error {
+		id, ok := parseRulesKey(it.Key())
+		if !ok {
+			in.fault(ruleRows, "a row of rules has the key %.80q", it.Key())
+			return nil
+		}
+		v, err := it.ValueAndErr()
+		if err != nil {
+			return err
+		}
+		if len(in.rules) == idem.MaxSavedRules {
+			in.fault(ruleRules, "rules %v: there are more than %d", id, idem.MaxSavedRules)
+			return nil
+		}
+		in.rules[id] = true
+		if _, err := decodeRules(v, id); err != nil {
+			in.fault(ruleRules, "rules %v: their row cannot be read, or is of another id", id)
 		}
 		return nil
 	})
@@ -534,7 +562,7 @@ func (in *inspection) markersUpTo(f *follower, c *callRows) error {
 // between the prefixes.
 func (in *inspection) readStrays() error {
 	var from []byte
-	known := [][]byte{{prefixNamespace}, {prefixCall}, {prefixEffect}, {prefixIdem}, []byte("m/"), {prefixMarker}}
+	known := [][]byte{{prefixNamespace}, {prefixCall}, {prefixEffect}, {prefixIdem}, []byte("m/"), {prefixMarker}, {prefixRules}}
 	for _, prefix := range known {
 		if err := in.straysIn(from, prefix); err != nil {
 			return err

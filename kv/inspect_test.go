@@ -182,6 +182,13 @@ func (b *broken) make(trs ...idem.Transition) *idem.Call {
 	return ch.After
 }
 
+func (b *broken) save(r *idem.Rules) {
+	b.t.Helper()
+	if err := b.s.SaveRules(context.Background(), r); err != nil {
+		b.t.Fatal(err)
+	}
+}
+
 func (b *broken) pending() *idem.Call { return b.make() }
 func (b *broken) running() *idem.Call { return b.make(claim(otherTool, time.Hour)) }
 func (b *broken) held() *idem.Call    { return b.make(claim(otherTool, time.Hour), hold()) }
@@ -518,6 +525,37 @@ func TestInspectFinds(t *testing.T) {
 			b.set(append(appendCallKey(nil, 0, c.ID), 2), nil)
 			return c
 		}},
+		{"rules that are of another id", []int{ruleRules}, "or is of another id", func(b *broken) *idem.Call {
+			b.set(appendRulesKey(nil, rulesOf(1).ID()), encodeRules(rulesOf(2)))
+			return nil
+		}},
+		{"rules that cannot be read", []int{ruleRules}, "cannot be read", func(b *broken) *idem.Call {
+			b.set(appendRulesKey(nil, rulesOf(1).ID()), []byte{1, 2, '{', '}'})
+			return nil
+		}},
+		{"a call whose rules are not saved", []int{ruleRules}, "are not saved", func(b *broken) *idem.Call {
+			b.save(rulesOf(1))
+			k := keyOf("ruled")
+			return update(b.t, b.s, k, submitUnder(k, 500, rulesOf(2).ID())).After
+		}},
+		{"a tombstone whose rules are lost", []int{ruleRules}, "are not saved", func(b *broken) *idem.Call {
+			b.save(rulesOf(1))
+			b.save(rulesOf(2))
+			k := keyOf("ruled")
+			update(b.t, b.s, k, submitUnder(k, 500, rulesOf(2).ID()))
+			update(b.t, b.s, k, idem.Chain(claim(otherTool, time.Hour), succeed()))
+			b.delete(appendRulesKey(nil, rulesOf(2).ID()))
+			return update(b.t, b.s, k, idem.Expire(testStart.Add(2*testWindow))).After
+		}},
+		{"a key of rules that is too long", []int{ruleRows}, "a row of rules has the key", func(b *broken) *idem.Call {
+			b.set([]byte("r too long for an id of rules"), nil)
+			return nil
+		}},
+		{"doubt of what is known", []int{ruleFields}, "in doubt", func(b *broken) *idem.Call {
+			c := b.succeeded()
+			b.state(c, 3, func(c *idem.Call) { c.InDoubt = true })
+			return c
+		}},
 		{"short keys", []int{ruleRows}, "has the key", func(b *broken) *idem.Call {
 			for _, k := range []string{"c", "e\x00", "n\x00\x00\x00\x00", "i\x00\x00\x00\x00"} {
 				b.set([]byte(k), nil)
@@ -525,7 +563,7 @@ func TestInspectFinds(t *testing.T) {
 			return nil
 		}},
 		{"rows between all others", []int{ruleRows}, "unknown kind", func(b *broken) *idem.Call {
-			for _, k := range []string{"A", "b", "d", "g", "k", "m", "p", "t\x00", "z"} {
+			for _, k := range []string{"A", "b", "d", "g", "k", "m", "p", "s", "t\x00", "z"} {
 				b.set([]byte(k), nil)
 			}
 			return nil

@@ -74,6 +74,9 @@ func (in *inspection) judgeTrail(c *callRows) {
 }
 
 func (in *inspection) judgeFields(c *callRows) {
+	if id := c.call.Rules; !id.IsZero() && !in.rules[id] {
+		in.fault(ruleRules, "call %v: its rules %v are not saved", c.call.ID, id)
+	}
 	for _, m := range c.call.Misfits(int(c.next)) {
 		check := ruleFields
 		if m.End {

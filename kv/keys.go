@@ -13,6 +13,7 @@ const (
 	prefixEffect    = 'e'
 	prefixIdem      = 'i'
 	prefixMarker    = 'n'
+	prefixRules     = 'r'
 	prefixCounter   = 't'
 )
 
@@ -75,6 +76,18 @@ func appendEffectKey(b []byte, t nsid, id idem.CallID) []byte {
 
 func appendMarkerKey(b []byte, t nsid, id idem.CallID) []byte {
 	return append(appendScope(b, prefixMarker, t), id[:]...)
+}
+
+func appendRulesKey(b []byte, id idem.RulesID) []byte {
+	return append(append(b, prefixRules), id[:]...)
+}
+
+// parseRulesKey takes the id off the key of rules.
+func parseRulesKey(k []byte) (id idem.RulesID, ok bool) {
+	if len(k) != 1+len(id) {
+		return id, false
+	}
+	return idem.RulesID(k[1:]), true
 }
 
 // parseScoped takes prefix, nsid and id off a key. Keys of calls go on with the

@@ -17,7 +17,7 @@ import (
 type live struct {
 	mu      sync.Mutex
 	calls   map[idem.Key]*entry
-	pending queue
+	pending backlog
 	held    queue
 	running map[idem.Key]*entry
 
@@ -35,7 +35,7 @@ type entry struct {
 }
 
 func newLive() *live {
-	return &live{calls: make(map[idem.Key]*entry), running: make(map[idem.Key]*entry)}
+	return &live{calls: make(map[idem.Key]*entry), pending: make(backlog), running: make(map[idem.Key]*entry)}
 }
 
 func dueOf(c *idem.Call) idem.Due {
@@ -109,7 +109,7 @@ func (l *live) take(key idem.Key) *entry {
 	e.gone = true
 	switch e.due.Status {
 	case idem.StatusPending:
-		l.pending.dropped()
+		l.pending.dropped(e)
 	case idem.StatusHeld:
 		l.held.dropped()
 	case idem.StatusRunning:
@@ -143,16 +143,20 @@ func (l *live) lease(key idem.Key, lease idem.Lease) (time.Time, bool) {
 }
 
 // dueNow returns the oldest calls that may be claimed, at most limit, all where
-// it is 0.
-func (l *live) dueNow(limit int) []idem.Due {
+// it is 0; none of the tools in except.
+func (l *live) dueNow(limit int, except []string) []idem.Due {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	found := l.pending.oldest(limit)
+	found := l.pending.oldest(limit, except)
 	late := l.late()
 	if len(late) == 0 {
 		return found
 	}
-	found = append(found, late...)
+	for _, d := range late {
+		if !slices.Contains(except, d.Tool) {
+			found = append(found, d)
+		}
+	}
 	slices.SortFunc(found, older)
 	return first(found, limit)
 }
@@ -196,6 +200,46 @@ func first(d []idem.Due, limit int) []idem.Due {
 		return d[:limit]
 	}
 	return d
+}
+
+// backlog is the pending calls by tool, so that many of one tool are in nobody's
+// way who looks for those of others.
+type backlog map[string]*queue
+
+func (b backlog) push(e *entry) {
+	q := b[e.due.Tool]
+	if q == nil {
+		q = new(queue)
+		b[e.due.Tool] = q
+	}
+	q.push(e)
+}
+
+// dropped is told that an entry is gone.
+func (b backlog) dropped(e *entry) {
+	q := b[e.due.Tool]
+	if q.dropped(); len(q.entries) == 0 {
+		delete(b, e.due.Tool)
+	}
+}
+
+func (b backlog) oldest(limit int, except []string) []idem.Due {
+	var found []idem.Due
+	tools := 0
+	for tool, q := range b {
+		if slices.Contains(except, tool) {
+			continue
+		}
+		if tools++; tools == 1 {
+			found = q.oldest(limit)
+		} else {
+			found = append(found, q.oldest(limit)...)
+		}
+	}
+	if tools > 1 {
+		slices.SortFunc(found, older)
+	}
+	return first(found, limit)
 }
 
 // queue is entries, oldest first. Calls mostly come in at the end and go from

@@ -25,7 +25,7 @@ func TestLiveTable(t *testing.T) {
 				n := rapid.IntRange(0, 30).Draw(t, "n")
 				k := keyOf(fmt.Sprint(n))
 				c := &idem.Call{
-					ID: idOf(k, n), Key: k, CreatedAt: testStart.Add(time.Duration(n%10) * time.Second),
+					ID: idOf(k, n), Key: k, Tool: fmt.Sprint("tool ", n%3), CreatedAt: testStart.Add(time.Duration(n%10) * time.Second),
 					Status: rapid.SampledFrom(idem.Statuses[:]).Draw(t, "status"), Attempt: rapid.IntRange(1, 3).Draw(t, "attempt"),
 				}
 				lease := rapid.SampledFrom([]time.Duration{0, time.Hour}).Draw(t, "lease")
@@ -41,8 +41,9 @@ func TestLiveTable(t *testing.T) {
 			},
 			"": func(t *rapid.T) {
 				limit := rapid.IntRange(0, 12).Draw(t, "limit")
-				compare(t, "due", l.dueNow(limit), naive, limit, func(d idem.Due) bool {
-					return d.Status == idem.StatusPending || d.Status == idem.StatusRunning && !d.Recovered
+				except := rapid.SliceOf(rapid.SampledFrom([]string{"tool 0", "tool 1", "tool 2", "no tool"})).Draw(t, "except")
+				compare(t, "due", l.dueNow(limit, except), naive, limit, func(d idem.Due) bool {
+					return (d.Status == idem.StatusPending || d.Status == idem.StatusRunning && !d.Recovered) && !slices.Contains(except, d.Tool)
 				})
 				compare(t, "held", l.heldNow(limit), naive, limit, func(d idem.Due) bool { return d.Status == idem.StatusHeld })
 			},
@@ -85,10 +86,10 @@ func TestQueueLetsGo(t *testing.T) {
 	for i := range 9_990 {
 		l.apply(call((i*7)%9_990, idem.StatusSucceeded), 0)
 	}
-	if n := len(l.pending.entries); n > 200 || len(l.calls) != 10 {
+	if n := len(l.pending[""].entries); n > 200 || len(l.calls) != 10 {
 		t.Fatalf("%d entries for %d calls", n, len(l.calls))
 	}
-	if d := l.dueNow(1); d[0].ID != call(9_990, "").ID {
+	if d := l.dueNow(1, nil); d[0].ID != call(9_990, "").ID {
 		t.Fatal(d)
 	}
 }

@@ -115,6 +115,11 @@ func submit(k idem.Key, n int) idem.Transition {
 	)
 }
 
+// rulesOf are the i-th of rules that all differ.
+func rulesOf(i int) *idem.Rules {
+	return &idem.Rules{Ignore: []string{fmt.Sprintf("/memo%d", i)}, Trim: []string{"/order"}}
+}
+
 func terms() idem.Terms { return idem.Terms{Now: testStart, Window: testWindow} }
 
 func claim(tool *idem.Tool, lease time.Duration) idem.Transition {
@@ -136,7 +141,11 @@ func succeed() idem.Transition {
 
 func fail(retryable bool) idem.Transition {
 	return settling(func(s idem.Settlement) idem.Transition {
-		return idem.Fail(s, idem.Failure{Code: idem.FailureTool, Message: "no", Retryable: retryable})
+		f := idem.Failure{Code: idem.FailureTool, Message: "no", Retryable: retryable}
+		if retryable {
+			f.RetryAfter = time.Minute
+		}
+		return idem.Fail(s, f)
 	})
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"reflect"
 	"sync"
 	"testing"
@@ -17,8 +18,16 @@ import (
 // their order, and how many of them the store has answered for. A version that
 // was answered for must be there, or a later one; what was only begun may be.
 type oracle struct {
-	mu   sync.Mutex
-	keys map[idem.Key]*history
+	mu    sync.Mutex
+	keys  map[idem.Key]*history
+	rules map[idem.RulesID]bool // whose saving was answered
+}
+
+// certainty is what was answered by some moment: how many versions of each key,
+// and which rules.
+type certainty struct {
+	versions map[idem.Key]int
+	rules    map[idem.RulesID]bool
 }
 
 // history is appended to under the key's lock, and never changed otherwise.
@@ -34,7 +43,20 @@ type version struct {
 	events int
 }
 
-func newOracle() *oracle { return &oracle{keys: make(map[idem.Key]*history)} }
+func newOracle() *oracle {
+	return &oracle{keys: make(map[idem.Key]*history), rules: make(map[idem.RulesID]bool)}
+}
+
+// save saves rules, and remembers that it was answered.
+func (o *oracle) save(s *Store, r *idem.Rules) error {
+	if err := s.SaveRules(context.Background(), r); err != nil {
+		return err
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.rules[r.ID()] = true
+	return nil
+}
 
 // update changes a call, and remembers what was asked for and what was
 // answered.
@@ -75,15 +97,15 @@ func (o *oracle) answered(k idem.Key, n int) {
 	o.keys[k].acked = max(o.keys[k].acked, n)
 }
 
-// certain is how many versions of each key have been answered for by now.
-func (o *oracle) certain() map[idem.Key]int {
+// certain is what has been answered by now.
+func (o *oracle) certain() certainty {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	acked := make(map[idem.Key]int, len(o.keys))
 	for k, h := range o.keys {
 		acked[k] = h.acked
 	}
-	return acked
+	return certainty{acked, maps.Clone(o.rules)}
 }
 
 // atRest is a call as a store at rest shows it to any reader.
@@ -93,13 +115,24 @@ func atRest(c idem.Call) idem.Call {
 }
 
 // judge compares a store with what was certain at some moment.
-func (o *oracle) judge(s *Store, acked map[idem.Key]int) error {
+func (o *oracle) judge(s *Store, sure certainty) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	var errs []error
+	all, err := s.Rules(context.Background())
+	errs := []error{err}
+	there := make(map[idem.RulesID]bool)
+	for _, r := range all {
+		there[r.ID()] = true
+	}
+	for id := range sure.rules {
+		if there[id] {
+			continue
+		}
+		errs = append(errs, fmt.Errorf("rules %v were saved, and are not there", id))
+	}
 	for k, h := range o.keys {
-		if err := h.judge(s, k, acked[k]); err != nil {
-			errs = append(errs, fmt.Errorf("%v, %d of %d versions certain: %w", k, acked[k], len(h.versions), err))
+		if err := h.judge(s, k, sure.versions[k]); err != nil {
+			errs = append(errs, fmt.Errorf("%v, %d of %d versions certain: %w", k, sure.versions[k], len(h.versions), err))
 		}
 	}
 	return errors.Join(errs...)

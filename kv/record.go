@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"time"
 
 	"github.com/idemd/idemd/idem"
 )
@@ -44,12 +45,21 @@ func (r record) check(key idem.Key, ch *idem.Change) error {
 		return fmt.Errorf("%w: no such status", errChange)
 	case c.Attempt < 0 || c.Crashes < 0:
 		return fmt.Errorf("%w: a negative count", errChange)
+	case c.Failure != nil && !keeps(c.Failure.RetryAfter):
+		return fmt.Errorf("%w: to be asked for again after %v", errChange, c.Failure.RetryAfter)
+	case r.found && c.Rules != r.call.Rules:
+		return fmt.Errorf("%w: a call keeps its rules", errChange)
 	case ch.Effect != nil && ch.Effect.CallID != c.ID:
 		return fmt.Errorf("%w: the effect is another call's", errChange)
 	case uint64(r.next)+uint64(len(ch.Events)) > math.MaxUint32:
 		return fmt.Errorf("%w: too many events", errChange)
 	}
 	return nil
+}
+
+// keeps reports whether a record can hold the pause after a failure.
+func keeps(pause time.Duration) bool {
+	return 0 <= pause && pause <= idem.MaxRetryAfter && pause%time.Second == 0
 }
 
 // delta is by how much a change of the record moves the counts.

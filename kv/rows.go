@@ -16,9 +16,11 @@ const (
 	idemVersion      = 1
 	requestVersion   = 1
 	stateVersion     = 1
+	stateVersion2    = 2 // with a second byte of flags
 	auditVersion     = 1
 	effectVersion    = 1
 	schemaVersion    = 1
+	rulesVersion     = 1
 )
 
 // Codes on disk, by position; a new word goes to the end.
@@ -93,6 +95,7 @@ const (
 	requestClient = 1 << iota
 	requestSeq
 	requestArgs
+	requestRules // since layout 2
 )
 
 // appendRequest writes what is fixed when a call is created. A tombstone loses
@@ -113,10 +116,16 @@ func appendRequest(b []byte, c *idem.Call) []byte {
 	if args != nil {
 		flags |= requestArgs
 	}
+	if !c.Rules.IsZero() {
+		flags |= requestRules
+	}
 	w.byte(flags)
 	w.text(c.Key.Name)
 	w.text(c.Tool)
 	w.time(c.CreatedAt)
+	if !c.Rules.IsZero() {
+		w.b = append(w.b, c.Rules[:]...)
+	}
 	if client != nil {
 		w.text(*client)
 	}
@@ -132,10 +141,13 @@ func appendRequest(b []byte, c *idem.Call) []byte {
 // decodeRequest fills in the request; the args only where they are asked for.
 func decodeRequest(v []byte, c *idem.Call, args bool) error {
 	r := newReader(v, requestVersion)
-	flags := r.flags(requestClient | requestSeq | requestArgs)
+	flags := r.flags(requestClient | requestSeq | requestArgs | requestRules)
 	c.Key.Name = r.text()
 	c.Tool = r.text()
 	c.CreatedAt = r.time()
+	if flags&requestRules != 0 {
+		r.fixed(c.Rules[:])
+	}
 	if flags&requestClient != 0 {
 		client := r.text()
 		c.ClientID = &client
@@ -166,6 +178,23 @@ const (
 	stateTombstone
 )
 
+// What a state has since layout 2.
+const (
+	stateInDoubt = 1 << iota
+	stateRetryAfter
+)
+
+func stateFlags2(c *idem.Call) byte {
+	var flags byte
+	if c.InDoubt {
+		flags = stateInDoubt
+	}
+	if c.Failure != nil && c.Failure.RetryAfter != 0 {
+		flags |= stateRetryAfter
+	}
+	return flags
+}
+
 func stateFlags(c *idem.Call) byte {
 	var flags byte
 	set := func(on bool, bit byte) {
@@ -186,8 +215,15 @@ func stateFlags(c *idem.Call) byte {
 
 // appendState writes what moves; next is the number of the next event.
 func appendState(b []byte, c *idem.Call, next uint32) ([]byte, error) {
-	w := newWriter(b, stateVersion)
+	version, more := byte(stateVersion), stateFlags2(c)
+	if more != 0 {
+		version = stateVersion2
+	}
+	w := newWriter(b, version)
 	w.byte(stateFlags(c))
+	if more != 0 {
+		w.byte(more)
+	}
 	writeCode(w, statusCodes, c.Status)
 	writeCode(w, effectsCodes, c.Effects)
 	writeCode(w, rerunCodes, c.Rerun)
@@ -209,6 +245,9 @@ func appendState(b []byte, c *idem.Call, next uint32) ([]byte, error) {
 		w.text(c.Failure.Code)
 		w.text(c.Failure.Message)
 	}
+	if more&stateRetryAfter != 0 {
+		w.uvarint(uint64(c.Failure.RetryAfter / time.Second))
+	}
 	if c.Result != nil {
 		w.bytes(c.Result)
 	}
@@ -216,8 +255,17 @@ func appendState(b []byte, c *idem.Call, next uint32) ([]byte, error) {
 }
 
 func decodeState(v []byte, c *idem.Call) (next uint32, err error) {
-	r := newReader(v, stateVersion)
+	version := byte(stateVersion)
+	if len(v) > 0 && v[0] == stateVersion2 {
+		version = stateVersion2
+	}
+	r := newReader(v, version)
 	flags := r.byte()
+	var more byte
+	if version == stateVersion2 {
+		more = r.flags(stateInDoubt | stateRetryAfter)
+	}
+	c.InDoubt = more&stateInDoubt != 0
 	c.Status = readCode(r, statusCodes)
 	c.Effects = readCode(r, effectsCodes)
 	c.Rerun = readCode(r, rerunCodes)
@@ -243,6 +291,14 @@ func decodeState(v []byte, c *idem.Call) (next uint32, err error) {
 	if flags&stateFailure != 0 {
 		c.Failure = &idem.Failure{Code: r.text(), Message: r.text(), Retryable: flags&stateRetryable != 0}
 	}
+	if more&stateRetryAfter != 0 {
+		after := r.uvarint()
+		if after > uint64(idem.MaxRetryAfter/time.Second) || c.Failure == nil {
+			r.fail()
+		} else {
+			c.Failure.RetryAfter = time.Duration(after) * time.Second
+		}
+	}
 	if flags&stateResult != 0 {
 		c.Result = r.bytes()
 	}
@@ -255,7 +311,7 @@ func decodeState(v []byte, c *idem.Call) (next uint32, err error) {
 func plain(c *idem.Call, events int) bool {
 	return events == 1 && c.Status == idem.StatusPending && c.Revision == 1 && c.Attempt == 0 && c.Crashes == 0 &&
 		c.Effects == "" && c.Rerun == "" && c.Deliveries == 1 &&
-		c.UpdatedAt.UnixMicro() == c.CreatedAt.UnixMicro() && stateFlags(c) == 0
+		c.UpdatedAt.UnixMicro() == c.CreatedAt.UnixMicro() && stateFlags(c) == 0 && stateFlags2(c) == 0
 }
 
 // makePlain gives a call the state that goes with a missing state row.

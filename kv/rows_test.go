@@ -5,6 +5,7 @@ import (
 	"errors"
 	"reflect"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -47,10 +48,25 @@ func drawCall(t *rapid.T) idem.Call {
 		Owner: rapid.String().Draw(t, "owner"), Deliveries: rapid.Int64().Draw(t, "deliveries"), Result: drawBytes(t, "result"),
 	}
 	c.Key.Name = rapid.String().Draw(t, "name")
+	c.Rules, c.InDoubt = drawRulesID(t), rapid.Bool().Draw(t, "doubt")
 	c.Failure = drawPtr(t, rapid.Custom(func(t *rapid.T) idem.Failure {
-		return idem.Failure{Code: rapid.String().Draw(t, "code"), Message: rapid.String().Draw(t, "message"), Retryable: rapid.Bool().Draw(t, "retryable")}
+		return idem.Failure{Code: rapid.String().Draw(t, "code"), Message: rapid.String().Draw(t, "message"), Retryable: rapid.Bool().Draw(t, "retryable"), RetryAfter: drawPause(t)}
 	}), "failure")
 	return c
+}
+
+func drawRulesID(t *rapid.T) (id idem.RulesID) {
+	if rapid.Bool().Draw(t, "rules") {
+		id = idem.RulesID(rapid.SliceOfN(rapid.Byte(), len(id), len(id)).Draw(t, "id of rules"))
+	}
+	return id
+}
+
+func drawPause(t *rapid.T) time.Duration {
+	if !rapid.Bool().Draw(t, "pause") {
+		return 0
+	}
+	return time.Duration(rapid.Int64Range(0, int64(idem.MaxRetryAfter/time.Second)).Draw(t, "seconds")) * time.Second
 }
 
 func TestRecords(t *testing.T) {
@@ -139,6 +155,9 @@ func TestRecords(t *testing.T) {
 		fp := idem.Fingerprint(rapid.SliceOfN(rapid.Byte(), 32, 32).Draw(t, "fp"))
 		gotID, gotFP, err := decodeIdem(appendIdem(nil, id, fp))
 		equal(t, gotID, id, err)
+		rules := &idem.Rules{Ignore: []string{"/" + rapid.StringMatching(`[a-z~0/ é]{0,9}x`).Filter(func(s string) bool { return !strings.Contains(strings.ReplaceAll(s, "~0", ""), "~") }).Draw(t, "ignore")}}
+		gotRules, err := decodeRules(encodeRules(rules), rules.ID())
+		equal(t, gotRules, rules, err)
 		equal(t, gotFP, fp, err)
 	}))
 }
@@ -152,10 +171,14 @@ func FuzzDecode(f *testing.F) {
 		Owner: "o", ClaimedAt: testStart, EndedAt: testStart, ExpiresAt: testStart, Failure: &idem.Failure{Code: "c"}, Result: []byte("1"),
 	}
 	state, _ := appendState(nil, &c, 3)
+	doubt := c
+	doubt.InDoubt, doubt.Rules, doubt.Failure = true, idem.RulesID{1}, &idem.Failure{Code: "c", RetryAfter: time.Minute}
+	state2, _ := appendState(nil, &doubt, 3)
 	events, _ := appendEvents(nil, []idem.Event{{Name: idem.EventCreated, Owner: "o", Detail: []byte("{}")}, {Name: "odd"}})
 	for _, v := range [][]byte{
-		nil, {1}, state, events, appendRequest(nil, &c), appendIdem(nil, idem.CallID{}, idem.Fingerprint{}),
+		nil, {1}, state, state2, events, appendRequest(nil, &c), appendRequest(nil, &doubt), appendIdem(nil, idem.CallID{}, idem.Fingerprint{}),
 		appendEffect(nil, &idem.Effect{ID: "e", Amount: &amount}, "k"), appendTotals(nil, idem.Totals{Calls: -1}),
+		encodeRules(&idem.Rules{Ignore: []string{"/a"}, Trim: []string{"/b"}}),
 		encodeNamespace(7), encodeSchema(schema{1, testStart}), bytes.Repeat([]byte{0xff}, 40),
 		{1, 0, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 1},
 	} {
@@ -171,6 +194,7 @@ func FuzzDecode(f *testing.F) {
 		_, _ = decodeNamespace(v)
 		_, _, _ = decodeIdem(v)
 		_, _ = decodeSchema(v)
+		_, _ = decodeRules(v, idem.RulesID{})
 		if sum, err := decodeTotals(v); err == nil {
 			if again, err := decodeTotals(appendTotals(nil, sum)); err != nil || again != sum {
 				t.Fatal(sum, again, err)
@@ -196,6 +220,15 @@ func TestKeys(t *testing.T) {
 	for prefix, want := range map[string]string{"a": "b", "c\xff": "d", "c\x00\xff\xff": "c\x01"} {
 		if got := string(after([]byte(prefix))); got != want {
 			t.Errorf("after %q comes %q, not %q", prefix, got, want)
+		}
+	}
+	rules := appendRulesKey(nil, idem.RulesID{1, 15: 2})
+	if got, ok := parseRulesKey(rules); !ok || got != (idem.RulesID{1, 15: 2}) {
+		t.Error("rules:", got, ok)
+	}
+	for _, k := range [][]byte{rules[:16], append(rules, 0)} {
+		if _, ok := parseRulesKey(k); ok {
+			t.Errorf("%q was taken apart", k)
 		}
 	}
 	// ("a", "bc") and ("ab", "c") differ, since a namespace has a fixed width.

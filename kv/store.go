@@ -18,7 +18,7 @@ import (
 
 // layoutVersion is the version of what package kv itself puts on disk. A store
 // with a higher one is refused.
-const layoutVersion = 1
+const layoutVersion = 2
 
 // Errors of Open.
 var (
@@ -41,6 +41,7 @@ type Store struct {
 	locks      *locks
 	live       *live
 	namespaces *namespaces
+	rules      *savedRules
 	counts     mirror
 	newest     atomic.Int64 // milliseconds in the newest id
 
@@ -64,7 +65,9 @@ type Store struct {
 var _ idem.Store = (*Store)(nil)
 
 // Open opens the store in a directory, which is made where it is missing. An
-// existing store is not written to, apart from what the engine does to recover.
+// existing store is not written to, apart from what the engine does to recover,
+// and from the version of its layout where an older release wrote it: such a
+// release cannot open it any more then.
 //
 // Errors: ErrInUse, ErrNewerFormat; what Validate says. After any other error
 // somebody has to look: the files are left as they are.
@@ -73,7 +76,7 @@ func Open(o Options) (*Store, error) {
 		return nil, err
 	}
 	s := &Store{
-		opts: o.withDefaults(), locks: newLocks(), live: newLive(), namespaces: newNamespaces(),
+		opts: o.withDefaults(), locks: newLocks(), live: newLive(), namespaces: newNamespaces(), rules: newSavedRules(),
 		health: health{start: time.Now(), failed: make(chan struct{}, 1)},
 	}
 	if err := s.open(); err != nil {
@@ -90,14 +93,17 @@ func (s *Store) open() error {
 	if err := s.openEngine(); err != nil {
 		return err
 	}
-	fresh, err := s.checkSchema()
+	found, fresh, err := s.checkSchema()
 	if err != nil {
 		return err
 	}
 	if fresh {
 		return s.begin()
 	}
-	return s.load()
+	if err := s.load(); err != nil {
+		return err
+	}
+	return s.raise(found)
 }
 
 // onClose remembers what to undo.
@@ -197,38 +203,55 @@ func compactions() (least, most int) { return 1, min(2, max(1, runtime.GOMAXPROC
 
 // checkSchema refuses what a newer release wrote, and says whether the store is
 // new.
-func (s *Store) checkSchema() (fresh bool, err error) {
-	found, err := s.get(keySchema, func(v []byte) error {
-		_, err := decodeSchema(v)
+func (s *Store) checkSchema() (found schema, fresh bool, err error) {
+	known, err := s.get(keySchema, func(v []byte) (err error) {
+		found, err = decodeSchema(v)
 		return err
 	})
 	s.bootKeys++
-	if found || err != nil {
-		return false, err
+	if known || err != nil {
+		return found, false, err
 	}
 	it, err := s.db.NewIter(nil)
 	if err != nil {
-		return false, err
+		return found, false, err
 	}
 	empty := !it.First()
 	if err := errors.Join(it.Error(), it.Close()); err != nil {
-		return false, err
+		return found, false, err
 	}
 	if !empty {
-		return false, errors.New("kv: the data directory holds something else")
+		return found, false, errors.New("kv: the data directory holds something else")
 	}
-	return true, nil
+	return found, true, nil
+}
+
+// raise gives a store of an older layout the version of this one. It is durable
+// before anything is written that the older release would misread.
+func (s *Store) raise(found schema) error {
+	if found.layout >= layoutVersion {
+		return nil
+	}
+	found.layout = layoutVersion
+	return s.writeSchema(found)
+}
+
+func (s *Store) writeSchema(sc schema) error {
+	b := s.db.NewBatch()
+	defer func() { _ = b.Close() }() // only gives its memory back
+	if err := b.Set(keySchema, encodeSchema(sc), nil); err != nil {
+		return err
+	}
+	s.commit(b)
+	return nil
 }
 
 // begin makes a new store. The flush ends the first log, which the engine began
 // in an older form in which damage goes unnoticed.
 func (s *Store) begin() error {
-	b := s.db.NewBatch()
-	defer func() { _ = b.Close() }() // only gives its memory back
-	if err := b.Set(keySchema, encodeSchema(schema{layoutVersion, time.Now()}), nil); err != nil {
+	if err := s.writeSchema(schema{layoutVersion, time.Now()}); err != nil {
 		return err
 	}
-	s.commit(b)
 	return s.flush(nil)
 }
 
@@ -254,7 +277,7 @@ func (s *Store) load() error {
 		s.counts.totals, err = decodeTotals(v)
 		return err
 	})
-	return errors.Join(err, s.loadNamespaces(), s.loadNewest(), s.loadLive())
+	return errors.Join(err, s.loadNamespaces(), s.loadRules(), s.loadNewest(), s.loadLive())
 }
 
 // loadNewest finds the newest id of each namespace.
@@ -440,8 +463,8 @@ func (s *Store) Renew(ctx context.Context, key idem.Key, lease idem.Lease, d tim
 }
 
 // Due implements [idem.Store].
-func (s *Store) Due(ctx context.Context, limit int) ([]idem.Due, error) {
-	return s.live.dueNow(limit), s.trusted(ctx, nil)
+func (s *Store) Due(ctx context.Context, limit int, except ...string) ([]idem.Due, error) {
+	return s.live.dueNow(limit, except), s.trusted(ctx, nil)
 }
 
 // Held implements [idem.Store].

@@ -290,6 +290,10 @@ func TestRefusedChanges(t *testing.T) {
 		{"no status", errChange, func(ch *idem.Change) { ch.After.Status = "odd" }},
 		{"somebody's effect", errChange, func(ch *idem.Change) { ch.Effect = &idem.Effect{} }},
 		{"an unknown promise", nil, func(ch *idem.Change) { ch.After.Rerun = "perhaps" }},
+		{"a pause into the past", errChange, func(ch *idem.Change) { ch.After.Failure = &idem.Failure{RetryAfter: -time.Second} }},
+		{"a pause of half a second", errChange, func(ch *idem.Change) { ch.After.Failure = &idem.Failure{RetryAfter: 500 * time.Millisecond} }},
+		{"a pause of over ten years", errChange, func(ch *idem.Change) { ch.After.Failure = &idem.Failure{RetryAfter: idem.MaxRetryAfter + time.Second} }},
+		{"other rules", errChange, func(ch *idem.Change) { ch.After.Rules = idem.RulesID{1} }},
 		{"a negative count", nil, func(ch *idem.Change) { ch.After.Attempt = -1 }},
 	}
 	before := s.commits.Load()

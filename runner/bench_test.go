@@ -46,7 +46,7 @@ func (l *lean) CallByKey(_ context.Context, key idem.Key) (idem.Call, error) {
 	return idem.Call{}, idem.ErrNotFound
 }
 
-func (l *lean) Due(_ context.Context, limit int) (due []idem.Due, _ error) {
+func (l *lean) Due(_ context.Context, limit int, _ ...string) (due []idem.Due, _ error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for key, c := range l.pending {

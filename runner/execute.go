@@ -46,7 +46,7 @@ func (r *Runner) fromQueue(d idem.Due, worker int) {
 	case !errors.Is(err, idem.ErrLeaseLives):
 		r.room.leaveAlone(d.ID, time.Now()) // before it can be looked at again
 	}
-	r.room.end(handOf(d), worker)
+	r.room.end(handOf(d), d.Tool, worker)
 	if errors.Is(err, idem.ErrLeaseLives) {
 		return // its holder is alive after all
 	}
@@ -88,7 +88,7 @@ func (a *attempt) claimAndSettle(d idem.Due, terms idem.ClaimTerms) (idem.Change
 	}
 	ch, err := r.update(a.f, func(deliveries int64) idem.Transition {
 		terms.Deliveries = deliveries
-		settle := out.transition(a.tool, idem.Settlement{Terms: terms.Terms, Lease: lease})
+		settle := out.transition(a.tool, r.settlement(terms.Terms, a.tool, lease))
 		return asFound(d, idem.Chain(idem.Claim(terms), settle))
 	})
 	if err == nil {
@@ -132,13 +132,15 @@ func (a *attempt) run() {
 	if r.pass(a.rider, idem.PointAfterClaim, call.ID) || a.rider.panicsEarly() {
 		a.work.drop(r.room)
 		ch := a.settle(asPanic)
-		r.room.end(a.hand(), a.worker)
+		r.room.end(a.hand(), call.Tool, a.worker)
 		r.committed(a.f, ch)
 		return
 	}
 	w := a.work
 	if w == nil {
-		w = r.start(a.tool, invocation(call.ID, call.Attempt, call.Args))
+		inv := invocation(call.ID, call.Attempt, call.Args)
+		inv.Trace = a.rider.traceOf()
+		w = r.start(a.tool, inv)
 	}
 	out := a.watch(w)
 	if out.deaf {
@@ -147,7 +149,7 @@ func (a *attempt) run() {
 	}
 	w.cancel()
 	ch := a.settle(out)
-	r.room.end(a.hand(), a.worker)
+	r.room.end(a.hand(), call.Tool, a.worker)
 	r.committed(a.f, ch)
 }
 
@@ -230,7 +232,7 @@ func (a *attempt) abandon(out outcome, w *work) {
 			r.room.leave()
 		}
 		r.asks.returned(a.call.ID, a.call.Attempt) // before the tool counts as gone
-		r.room.returned(a.call.ID, worker)
+		r.room.returned(a.call.ID, a.call.Tool, worker)
 	}()
 }
 
@@ -278,7 +280,7 @@ func (a *attempt) settle(out outcome) idem.Change {
 	terms := r.terms()
 	ch, err := a.write(func(deliveries int64) idem.Transition {
 		terms.Deliveries = deliveries
-		return out.transition(a.tool, idem.Settlement{Terms: terms, Lease: idem.LeaseOf(a.call)})
+		return out.transition(a.tool, r.settlement(terms, a.tool, idem.LeaseOf(a.call)))
 	})
 	if err != nil {
 		// It is due once its lease is over, and the tool would be dispatched again:

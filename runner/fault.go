@@ -6,18 +6,31 @@ import (
 	"github.com/idemd/idemd/idem"
 )
 
-// rider is a fault on its way with a call: what is to happen, and the request
-// that is to feel it.
+// rider is what is on its way with a call in memory, to its next attempt: a
+// fault, and the request that is to feel it; a trace.
 type rider struct {
-	fault idem.Fault
-	reply chan error // takes what the request is answered with instead
+	fault idem.Fault // zero where there is none
+	reply chan error // takes what the request is answered with instead; nil without a fault
+	trace string
 }
 
-func newRider(f *idem.Fault) *rider {
-	if f == nil {
+func newRider(f *idem.Fault, trace string) *rider {
+	if f == nil && trace == "" {
 		return nil
 	}
-	return &rider{fault: *f, reply: make(chan error, 1)}
+	rd := &rider{trace: trace}
+	if f != nil {
+		rd.fault, rd.reply = *f, make(chan error, 1)
+	}
+	return rd
+}
+
+// traceOf is the trace that the rider brings; empty where there is none.
+func (rd *rider) traceOf() string {
+	if rd == nil {
+		return ""
+	}
+	return rd.trace
 }
 
 // cut returns the channel on which the request learns that its answer is to be
@@ -70,7 +83,7 @@ func faultError(id idem.CallID) *idem.Error {
 // Fire lets a request pass the point before its answer is sent. The error says
 // what to send instead: ErrDropped, or an internal error.
 func (r *Runner) Fire(f *idem.Fault, p idem.Point) error {
-	rd := newRider(f)
+	rd := newRider(f, "")
 	if r.pass(rd, p, idem.CallID{}) {
 		return faultError(idem.CallID{})
 	}

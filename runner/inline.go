@@ -28,7 +28,7 @@ func (s *submission) inline(cur *idem.Call) (ch idem.Change, ok bool, err error)
 	case cur == nil && s.check() == nil:
 		s.mint()
 		inv = invocation(s.id, 1, s.Request.Args)
-	case cur != nil && cur.Status.Ended() && !r.suspect(cur.Crashes): // to be requeued
+	case cur != nil && cur.Status.Ended() && !r.suspect(cur): // to be requeued
 		call, err := r.load(s.f.key) // with its args
 		if err != nil {
 			return idem.Change{}, false, nil
@@ -59,7 +59,7 @@ func (s *submission) fuse(inv idem.Invocation, out outcome) (ch idem.Change, ok 
 	}
 	terms := r.claimTerms(s.Request.Tool, inlineWorker)
 	lease := idem.Lease{CallID: inv.CallID, Owner: terms.Owner, Attempt: inv.Attempt}
-	settle := onlyUnder(lease, out.transition(s.tool, idem.Settlement{Terms: terms.Terms, Lease: lease}))
+	settle := onlyUnder(lease, out.transition(s.tool, r.settlement(terms.Terms, s.tool, lease)))
 	ch, err = s.commit(idem.Chain(s.submit(nil), idem.Claim(terms), settle))
 	if errors.Is(err, errMoved) || err == nil && !ch.After.Status.Ended() {
 		return idem.Change{}, false, nil // another request came in between

@@ -71,7 +71,7 @@ func (o outcome) transition(tool *idem.Tool, s idem.Settlement) idem.Transition 
 		return idem.Release(s)
 	case o.timedOut:
 		return idem.Lose(s, idem.Failure{Code: idem.FailureTimeout, Message: "the tool did not answer in time"})
-	case external && tool.Rerun != idem.RerunYes:
+	case external:
 		return idem.Lose(s, idem.Failure{Code: idem.FailureLost, Message: "the tool's answer was lost"})
 	default:
 		return idem.Lose(s, idem.Failure{Code: idem.FailureTool, Message: "the tool did not give an answer"})

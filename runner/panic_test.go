@@ -57,23 +57,23 @@ func TestToolMisbehaves(t *testing.T) {
 		},
 		{
 			"does not know", lost, "failed 1 tool_failed retryable", "failed 1 tool_failed retryable",
-			"failed 1 tool_failed retryable", "held 1 outcome_unknown", "held 1 outcome_unknown",
+			"failed 1 outcome_unknown retryable", "held 1 outcome_unknown", "held 1 outcome_unknown",
 		},
 		{
 			"returns a nil failure as its error", nilFailure, "failed 1 tool_failed retryable", "failed 1 tool_failed retryable",
-			"failed 1 tool_failed retryable", "held 1 outcome_unknown", "held 1 outcome_unknown",
+			"failed 1 outcome_unknown retryable", "held 1 outcome_unknown", "held 1 outcome_unknown",
 		},
 		{
 			"gives something that is not JSON", notJSON, "failed 1 tool_failed retryable", "failed 1 tool_failed retryable",
-			"failed 1 tool_failed retryable", "held 1 outcome_unknown", "held 1 outcome_unknown",
+			"failed 1 outcome_unknown retryable", "held 1 outcome_unknown", "held 1 outcome_unknown",
 		},
 		{
 			"gives too much", tooMuch, "failed 1 tool_failed retryable", "failed 1 tool_failed retryable",
-			"failed 1 tool_failed retryable", "held 1 outcome_unknown", "held 1 outcome_unknown",
+			"failed 1 outcome_unknown retryable", "held 1 outcome_unknown", "held 1 outcome_unknown",
 		},
 		{
 			"gives a name twice", namedTwice, "failed 1 tool_failed retryable", "failed 1 tool_failed retryable",
-			"failed 1 tool_failed retryable", "held 1 outcome_unknown", "held 1 outcome_unknown",
+			"failed 1 outcome_unknown retryable", "held 1 outcome_unknown", "held 1 outcome_unknown",
 		},
 		{
 			"fails with words that cannot be stored", badFailure, "failed 1 tool_failed", "failed 1 tool_failed",

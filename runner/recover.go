@@ -35,17 +35,17 @@ func (r *Runner) dispatch() {
 }
 
 func (r *Runner) dispatchDue() {
-	limit, marks, ok := r.room.look()
+	l, ok := r.room.look()
 	if !ok {
 		return
 	}
-	due, err := r.store.Due(context.Background(), limit)
+	due, err := r.store.Due(context.Background(), l.limit, l.except...)
 	if err != nil {
 		r.log.Error("looking for due calls failed; the next signal tries again", "err", err)
 		return
 	}
 	for _, d := range due {
-		worker, taken, more := r.room.next(d, d.Suspect(r.owner(0), r.settings.MaxCrashes), time.Now())
+		worker, taken, more := r.room.next(d, d.Suspect(r.owner(0), r.maxCrashes(d.Tool)), time.Now())
 		if taken {
 			go r.fromQueue(d, worker)
 		}
@@ -53,8 +53,8 @@ func (r *Runner) dispatchDue() {
 			return
 		}
 	}
-	if len(due) < limit {
-		r.room.clear(marks)
+	if len(due) < l.limit {
+		r.room.clear(l.marks)
 	} else {
 		r.room.mark() // there may be more behind them
 	}

@@ -26,6 +26,9 @@ type room struct {
 	// dispatched beside it (R12).
 	alone bool
 
+	// shares are those of the tools of which only so many calls may run at once.
+	shares map[string]*share
+
 	draining  bool
 	abandoned int                 // attempts that were given up and have not returned
 	deaf      map[idem.CallID]int // the same, by call
@@ -67,9 +70,9 @@ type hand struct {
 	attempt int
 }
 
-func newRoom(s Settings) *room {
+func newRoom(s Settings, tools map[string]*idem.Tool) *room {
 	m := &room{
-		limit: s.MaxAbandoned, wake: make(chan struct{}, 1),
+		limit: s.MaxAbandoned, wake: make(chan struct{}, 1), shares: newShares(tools),
 		live: make(map[hand]struct{}), deaf: make(map[idem.CallID]int), paused: make(map[idem.CallID]pause),
 	}
 	m.idle = sync.NewCond(&m.mu)
@@ -81,25 +84,27 @@ func newRoom(s Settings) *room {
 
 // grant is what a request may take if it needs a write.
 type grant struct {
-	worker int  // a free worker, where not zero
-	place  bool // a place in the queue, if that is not full
+	worker int    // a free worker, where not zero
+	tool   string // that the worker is for
+	place  bool   // a place in the queue, if that is not full
 }
 
-// reserve grants a worker where one is free and nobody is before the request,
-// else a place in the queue; nothing while the runner drains. Places says how
+// reserve grants a worker where one is free, the tool may run once more, and
+// nobody is before the request; else a place in the queue; nothing while the runner drains. Places says how
 // many are reserved with this one.
 //
 // The caller of a place has yet to look how many calls wait, and it must look
 // afterwards: a call that is created from now on has its place reserved after
 // this one and sees it, and one that was created before is seen by the look. So
 // the queue is never longer than it may be, however many ask at once.
-func (m *room) reserve() (g grant, places int) {
+func (m *room) reserve(tool string) (g grant, places int) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	switch {
 	case m.draining:
-	case len(m.free) > 0 && !m.waiting && !m.alone:
-		g.worker = m.take()
+	case len(m.free) > 0 && !m.waiting && !m.alone && m.shares[tool].open():
+		g.worker, g.tool = m.take(), tool
+		m.shares[tool].take()
 	default:
 		m.places++
 		m.busy++
@@ -127,6 +132,7 @@ func (m *room) release(g grant) {
 		m.done()
 	case g.worker != 0:
 		m.put(g.worker)
+		m.giveBack(g.tool)
 		m.done()
 	}
 }
@@ -199,10 +205,22 @@ func (m *room) close() {
 // put makes a worker free. Done follows, and wakes the dispatcher.
 func (m *room) put(worker int) { m.free = append(m.free, worker) }
 
+// giveBack says that a call of the tool runs no more. Those that were kept back
+// for it are due now.
+func (m *room) giveBack(tool string) {
+	if m.shares[tool].giveBack() {
+		m.note()
+	}
+}
+
 // mark says that something may be due.
 func (m *room) mark() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	m.note()
+}
+
+func (m *room) note() {
 	m.waiting = true
 	m.marks++
 	m.signal()
@@ -243,12 +261,14 @@ func (m *room) begin(h hand) {
 	m.live[h] = struct{}{}
 }
 
-// end says that the goroutine is done with the attempt and its worker is free.
-func (m *room) end(h hand, worker int) {
+// end says that the goroutine is done with the attempt of a tool, and its worker
+// is free.
+func (m *room) end(h hand, tool string, worker int) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.forget(h)
 	m.put(worker)
+	m.giveBack(tool)
 	m.done()
 }
 
@@ -259,7 +279,8 @@ func (m *room) forget(h hand) {
 
 // abandon says that an attempt was given up while its tool still runs. Its
 // worker is free, unless too many have been given up: then it stays with the
-// tool. Abandon returns the worker that was kept, or 0.
+// tool. Abandon returns the worker that was kept, or 0. The tool's share is not
+// given back before it has returned: what it calls has the load still.
 //
 // What may be poison is not alone any more then, though it still runs: a tool
 // that never returns would keep everything else waiting for ever. Should it end
@@ -281,7 +302,7 @@ func (m *room) abandon(h hand, worker int) (kept int) {
 }
 
 // orphan says that a tool runs for which there is no attempt, and which was told
-// to stop.
+// to stop. It has no share, being a local one.
 func (m *room) orphan(id idem.CallID) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -289,15 +310,17 @@ func (m *room) orphan(id idem.CallID) {
 	m.deaf[id]++
 }
 
-// returned says that a tool that was given up has returned after all. The
-// worker is the one that was kept for it, or 0.
-func (m *room) returned(id idem.CallID, worker int) {
+// returned says that a tool that was given up has returned after all: the tool of
+// an attempt, or an orphan, which is named by nothing. The worker is the one that
+// was kept for it, or 0.
+func (m *room) returned(id idem.CallID, tool string, worker int) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.abandoned--
 	if m.deaf[id]--; m.deaf[id] == 0 {
 		delete(m.deaf, id)
 	}
+	m.giveBack(tool)
 	if worker != 0 {
 		m.kept--
 		m.put(worker)
@@ -312,15 +335,27 @@ func (m *room) atWork(id idem.CallID) bool {
 	return m.deaf[id] > 0
 }
 
-// look begins a look for due calls: how many are to be looked at, those in hand
-// and those left alone included, and which marks the look covers.
-func (m *room) look() (limit int, marks uint64, ok bool) {
+// look is one look for due calls.
+type look struct {
+	limit  int      // how many are to be looked at, those in hand and those left alone included
+	except []string // tools of which nothing more can run now
+	marks  uint64   // what the look covers
+}
+
+// look begins a look for due calls, if anything could be dispatched.
+func (m *room) look() (l look, ok bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.draining || m.alone || len(m.free) == 0 {
-		return 0, 0, false
+		return look{}, false
 	}
-	return len(m.free) + len(m.live) + len(m.paused) + 1, m.marks, true
+	l = look{limit: len(m.free) + len(m.live) + len(m.paused) + 1, marks: m.marks}
+	for tool, sh := range m.shares {
+		if sh.look() {
+			l.except = append(l.except, tool)
+		}
+	}
+	return l, true
 }
 
 // next takes a due call in hand and takes a worker for it. It reports no more
@@ -333,7 +368,7 @@ func (m *room) next(d idem.Due, suspect bool, now time.Time) (worker int, taken,
 	if d.Status == idem.StatusRunning && !inHand {
 		_, inHand = m.live[hand{d.ID, d.Attempt}] // its own lease is over
 	}
-	if inHand || now.Before(m.paused[d.ID].until) {
+	if inHand || now.Before(m.paused[d.ID].until) || m.shares[d.Tool].skip() {
 		return 0, false, true
 	}
 	if m.draining || m.alone || len(m.free) == 0 || suspect && m.busy > m.places {
@@ -345,6 +380,7 @@ func (m *room) next(d idem.Due, suspect bool, now time.Time) (worker int, taken,
 	}
 	m.live[h] = struct{}{}
 	m.alone = suspect
+	m.shares[d.Tool].take()
 	return m.take(), true, true
 }
 
@@ -386,5 +422,8 @@ func (m *room) clear(marks uint64) {
 	defer m.mu.Unlock()
 	if m.marks == marks {
 		m.waiting = false
+		for _, sh := range m.shares {
+			sh.clear()
+		}
 	}
 }

@@ -50,9 +50,12 @@ type Runner struct {
 	ids     mint
 	flights *flights
 	ends    *ends
-	counts  counters
-	room    *room
-	asks    *verifier
+	rules   rules
+
+	unrecorded unrecorded
+	counts     counters
+	room       *room
+	asks       *verifier
 
 	// draining is closed when no new work is taken on any more, drained when
 	// nothing runs, halted when what still runs is to be given back, stopped
@@ -98,7 +101,7 @@ func New(store idem.Store, o Options) (*Runner, error) {
 	r.since = r.now()
 	r.ids.now = r.now
 	r.counts.byTool = make(map[string]idem.Counts)
-	r.room = newRoom(r.settings)
+	r.room = newRoom(r.settings, r.tools)
 	r.asks = newVerifier(r)
 	return r, nil
 }
@@ -115,6 +118,9 @@ func (r *Runner) Start(ctx context.Context) error {
 	}
 	// The id holds milliseconds; the call may have been made at the end of one.
 	r.ids.floor(newest.Add(time.Millisecond))
+	if err := r.rules.declare(ctx, r.store, r.tools); err != nil {
+		return err
+	}
 	if err := r.asks.start(ctx); err != nil {
 		return err
 	}
@@ -185,12 +191,25 @@ func (r *Runner) owner(worker int) string { return r.owners[worker] }
 func (r *Runner) claimTerms(tool string, worker int) idem.ClaimTerms {
 	return idem.ClaimTerms{
 		Terms: r.terms(), Owner: r.owner(worker), Lease: r.settings.Lease,
-		MaxCrashes: r.settings.MaxCrashes, Tool: r.tools[tool],
+		MaxCrashes: r.maxCrashes(tool), Tool: r.tools[tool],
 	}
 }
 
-// suspect reports whether a call with so many crashes runs alone (R12).
-func (r *Runner) suspect(crashes int) bool { return idem.Suspect(crashes, r.settings.MaxCrashes) }
+// maxCrashes is how often the process may die while a call of the tool runs.
+func (r *Runner) maxCrashes(tool string) int {
+	if t := r.tools[tool]; t != nil && t.MaxCrashes > 0 {
+		return t.MaxCrashes
+	}
+	return r.settings.MaxCrashes
+}
+
+// suspect reports whether a call, as it is now, runs alone (R12).
+func (r *Runner) suspect(c *idem.Call) bool { return idem.Suspect(c.Crashes, r.maxCrashes(c.Tool)) }
+
+// settlement is that of an attempt of a tool.
+func (r *Runner) settlement(t idem.Terms, tool *idem.Tool, lease idem.Lease) idem.Settlement {
+	return idem.Settlement{Terms: t, Lease: lease, MaxAttempts: tool.MaxAttempts}
+}
 
 // update applies a transition that takes the unsaved deliveries of the key
 // along. Unless it fails, committed has to follow.

@@ -117,14 +117,14 @@ func (s *spy) Totals(ctx context.Context) (idem.Totals, error) {
 	return totals, err
 }
 
-func (s *spy) Due(ctx context.Context, limit int) ([]idem.Due, error) {
+func (s *spy) Due(ctx context.Context, limit int, except ...string) ([]idem.Due, error) {
 	s.mu.Lock()
 	looked, err := s.looked, s.dueErr
 	s.mu.Unlock()
 	if err != nil {
 		return nil, err
 	}
-	due, err := s.Store.Due(ctx, limit)
+	due, err := s.Store.Due(ctx, limit, except...)
 	if looked != nil {
 		looked()
 	}

@@ -507,6 +507,11 @@ func newStorm(t *testing.T, seed uint64) {
 	w.hold.does(s.d.act(false))
 	w.verify.does(s.d.act(false))
 	w.verify.Settle = 5 * time.Second
+	for _, a := range w.actors() {
+		if a.Effects == idem.EffectsExternal {
+			a.Concurrency = s.d.roll(4)
+		}
+	}
 	w.verify.answers(s.d.verify)
 	t.Cleanup(w.finish)
 	s.run(12, time.Minute)

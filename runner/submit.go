@@ -20,9 +20,15 @@ import (
 // wait saw the call being held; idem.ErrDropped; the context's error.
 func (r *Runner) Submit(ctx context.Context, s idem.Submission) (idem.Answer, error) {
 	began := time.Now()
-	sub := &submission{r: r, Submission: s, tool: r.tools[s.Request.Tool], rider: newRider(s.Fault)}
+	if err := r.rules.apply(&s.Request); err != nil {
+		return idem.Answer{}, err
+	}
+	if a, taken, err := r.submitUnrecorded(ctx, s); taken {
+		return a, err
+	}
+	sub := &submission{r: r, Submission: s, tool: r.tools[s.Request.Tool], rider: newRider(s.Fault, s.Trace)}
 	defer sub.leave()
-	ch, err := sub.decide()
+	ch, err := sub.compared()
 	if err != nil {
 		sub.countRefusal(ch, err)
 		return idem.Answer{}, err
@@ -73,6 +79,27 @@ type submission struct {
 	waiter    *waiter    // once the request waits for an end
 }
 
+// compared decides the request, also where the call of its key was accepted under
+// rules that are not known yet.
+func (s *submission) compared() (idem.Change, error) {
+	ch, err := s.decide()
+	if !errors.Is(err, idem.ErrUnknownRules) {
+		return ch, err
+	}
+	// Another process over the same store has brought them in since this one began.
+	if err := s.r.rules.load(s.ctx(), s.r.store); err != nil {
+		return idem.Change{}, err
+	}
+	if err := s.r.rules.apply(&s.Request); err != nil {
+		return idem.Change{}, err
+	}
+	if ch, err = s.decide(); errors.Is(err, idem.ErrUnknownRules) {
+		s.r.log.Error("a call was accepted under rules that the store does not have", "call_id", ch.Before.ID.String())
+		err = &idem.Error{Code: idem.CodeInternal, Message: "the rules that this call was accepted under are missing", CallID: ch.Before.ID, Effect: idem.DoubtNone}
+	}
+	return ch, err
+}
+
 // decide commits what the request leads to and starts what it is to start.
 func (s *submission) decide() (idem.Change, error) {
 	r := s.r
@@ -80,7 +107,9 @@ func (s *submission) decide() (idem.Change, error) {
 	if done {
 		return ch, err
 	}
-	s.f = r.flights.enter(s.Request.Key)
+	if s.f == nil { // it may be decided twice
+		s.f = r.flights.enter(s.Request.Key)
+	}
 	if s.mayRunInline() {
 		if r.flights.lead(s.f, s.Wait) {
 			defer r.flights.decided(s.f)
@@ -103,7 +132,7 @@ func (s *submission) decide() (idem.Change, error) {
 // where a worker would do it at once anyway. A fault without a wait is meant for a
 // call that is on its way.
 func (s *submission) mayRunInline() bool {
-	return s.tool != nil && s.tool.Effects == idem.EffectsLocal && (s.Wait > 0 || s.tool.Instant && s.rider == nil)
+	return s.tool != nil && s.tool.Effects == idem.EffectsLocal && (s.Wait > 0 || s.tool.Instant && s.Fault == nil)
 }
 
 // look decides the request if its call has ended and is to stay so: an end needs
@@ -131,7 +160,7 @@ func (s *submission) look() (cur *idem.Call, ch idem.Change, done bool, err erro
 func (s *submission) ordinary() (idem.Change, error) {
 	r := s.r
 	defer func() { s.work.drop(r.room) }() // unless an attempt has it
-	g, places := r.room.reserve()
+	g, places := r.room.reserve(s.Request.Tool)
 	defer func() { r.room.release(g) }() // also when a transition panics
 	refuse, err := s.refusal(&g, places)
 	if err != nil {
@@ -177,7 +206,7 @@ func (s *submission) mint() {
 // waitForEnds puts the waiter up of a request that waits, before the decision
 // after which ends may be told; leave takes it down.
 func (s *submission) waitForEnds() {
-	if s.Wait > 0 {
+	if s.Wait > 0 && s.waiter == nil {
 		s.waiter = s.r.flights.wait(s.f, true)
 	}
 }
@@ -223,7 +252,7 @@ func (s *submission) submit(refuse error) idem.Transition {
 func (s *submission) claim(worker int) idem.Transition {
 	claim := idem.Claim(s.r.claimTerms(s.Request.Tool, worker))
 	return func(cur *idem.Call) (idem.Change, error) {
-		if s.r.suspect(cur.Crashes) {
+		if s.r.suspect(cur) {
 			return idem.Change{Before: cur, After: cur}, nil
 		}
 		return claim(cur)

@@ -17,8 +17,8 @@ type verifier struct {
 	r    *Runner
 	mu   sync.Mutex
 	asks map[idem.CallID]*ask
-	wake chan struct{} // takes one signal
-	slot chan struct{} // bounds the questions that are open at once
+	open map[string]int // questions that have not returned, by tool
+	wake chan struct{}  // takes one signal
 }
 
 // ask is a held call that downstream is asked about.
@@ -41,17 +41,21 @@ type ask struct {
 const (
 	firstPause  = 500 * time.Millisecond
 	lastPause   = time.Minute
-	openAtOnce  = 8
+	openAtOnce  = 8 // for each tool: one whose downstream is dead keeps none of the others waiting
 	noteFound   = "found downstream"
 	noteAbsent  = "not found downstream"
 	verifiedBy  = "verify"
 	idleRecheck = time.Hour // nothing to ask: woken by a signal
+
+	// mostReruns bounds the attempts of a call whose tool sets no bound itself: the
+	// answers are lost time after time, downstream does not know of it each time,
+	// and nobody asked for another.
+	mostReruns = 10
 )
 
 func newVerifier(r *Runner) *verifier {
 	return &verifier{
-		r: r, asks: make(map[idem.CallID]*ask),
-		wake: make(chan struct{}, 1), slot: make(chan struct{}, openAtOnce),
+		r: r, asks: make(map[idem.CallID]*ask), open: make(map[string]int), wake: make(chan struct{}, 1),
 	}
 }
 
@@ -146,13 +150,12 @@ func (v *verifier) askDue(ctx context.Context) time.Duration {
 			wait = min(wait, left)
 			continue
 		}
-		select {
-		case v.slot <- struct{}{}:
-			a.open = true
-			v.r.loops.Go(func() { v.ask(ctx, a) })
-		default:
-			return wait // an answer wakes the loop
+		if v.open[a.tool.Name] >= openAtOnce {
+			continue // an answer wakes the loop
 		}
+		v.open[a.tool.Name]++
+		a.open = true
+		v.r.loops.Go(func() { v.ask(ctx, a) })
 	}
 	return wait
 }
@@ -162,7 +165,7 @@ func (v *verifier) ask(ctx context.Context, a *ask) {
 	call, err := v.r.load(a.key)
 	if errors.Is(err, idem.ErrNotFound) || err == nil && (call.ID != a.id || call.Status != idem.StatusHeld) {
 		v.forget(a) // decided by somebody else
-		v.free()
+		v.free(a)
 		return
 	}
 	// "Not found" is as old as the question: downstream may have been at work
@@ -180,7 +183,12 @@ func (v *verifier) ask(ctx context.Context, a *ask) {
 	if err == nil {
 		answer, returned, err = v.question(ctx, a, call)
 	}
-	v.free()
+	defer func() {
+		go func() {
+			<-returned // one question at a time, even if it is deaf
+			v.free(a)
+		}()
+	}()
 	if believed && err == nil && !answer.Found {
 		believed, err = v.unopposed(ctx, call)
 	}
@@ -192,7 +200,7 @@ func (v *verifier) ask(ctx context.Context, a *ask) {
 			return
 		}
 	case believed:
-		if v.resolve(a, call.Revision, idem.Resolution{Outcome: idem.OutcomeRetry, Note: noteAbsent}) {
+		if v.resolve(a, call.Revision, notDone(a.tool, call.Attempt)) {
 			return
 		}
 	}
@@ -203,13 +211,21 @@ func (v *verifier) ask(ctx context.Context, a *ask) {
 	}
 	a.pause = min(2*a.pause, lastPause)
 	v.mu.Unlock()
-	go func() {
-		<-returned // one question at a time, even if it is deaf
-		v.mu.Lock()
-		a.open = false
-		v.mu.Unlock()
-		v.signal()
-	}()
+}
+
+// notDone decides a call whose last attempt did nothing: it is run again, as
+// often as its tool may be.
+func notDone(t *idem.Tool, attempts int) idem.Resolution {
+	most := t.MaxAttempts
+	if most == 0 {
+		most = mostReruns
+	}
+	if attempts < most {
+		return idem.Resolution{Outcome: idem.OutcomeRetry, Note: noteAbsent}
+	}
+	return idem.Resolution{Outcome: idem.OutcomeFailed, Note: noteAbsent, Failure: idem.Failure{
+		Code: idem.FailureExhausted, Message: fmt.Sprintf("attempt %d was the last; its answer was lost, and downstream does not know of it", attempts),
+	}}
 }
 
 // unopposed reports whether nothing says that the attempt did what it was to do.
@@ -242,9 +258,14 @@ var closed = func() <-chan struct{} {
 	return c
 }()
 
-// free makes room for another question.
-func (v *verifier) free() {
-	<-v.slot
+// free makes room for another question, about the same call too.
+func (v *verifier) free(a *ask) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	a.open = false
+	if v.open[a.tool.Name]--; v.open[a.tool.Name] == 0 {
+		delete(v.open, a.tool.Name)
+	}
 	v.signal()
 }
 

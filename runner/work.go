@@ -71,7 +71,7 @@ func (w *work) drop(m *room) {
 	m.orphan(w.inv.CallID)
 	go func() {
 		<-w.done
-		m.returned(w.inv.CallID, 0)
+		m.returned(w.inv.CallID, "", 0)
 	}()
 }
 

@@ -28,6 +28,8 @@ type Spec struct {
 	HTTP    *HTTP // this or Command
 	Command *Command
 	Verify  *Verify // only with RerunVerify
+
+	origin *origin // where a file says it; nil where none does
 }
 
 // HTTP is how a tool is asked for over HTTP: one attempt is one request.
@@ -72,4 +74,8 @@ type Command struct {
 	Env           map[string]string // all that the program's environment has; {effect_id} in a value is replaced
 	FinalExit     []int             // it was not done, and asking again brings the same
 	RetryableExit []int             // it was not done, and may be asked for again
+
+	// Honours is as in [EffectKey]: what the program asks does a thing once for each
+	// effect id, which an argument or a variable has to carry.
+	Honours bool
 }

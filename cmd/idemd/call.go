@@ -24,14 +24,19 @@ type callCmd struct {
 
 	// Not from the environment: a key that is left over there would give one
 	// name to every intent.
-	Key     string `env:"-" placeholder:"K" help:"The name of your intent, the same every time you ask for it. This or --key-from is required: this program never makes one up."`
-	KeyFrom string `env:"-" name:"key-from" placeholder:"SCOPE,TOOL,INTENT" help:"Derive the key: whose intent it is and which occasion (user-7/order-1234), the tool, and what is wanted, as JSON; cut at the first two commas."`
+	// Pointers, since one that is given and empty is a mistake: a variable of a
+	// script that is not set.
+	Key     *string `env:"-" placeholder:"K" help:"The name of your intent, the same every time you ask for it. This or --key-from is required, but for a tool that keeps no record: this program never makes one up."`
+	KeyFrom *string `env:"-" name:"key-from" placeholder:"SCOPE[,TOOL,INTENT]" help:"Derive the key: whose intent it is and which occasion (user-7/order-1234), the tool, and what is wanted, as JSON; cut at the first two commas. With SCOPE alone the intent is what the tool declares to name it, taken from the arguments."`
 
-	Wait     time.Duration `default:"10s" placeholder:"10s" help:"How long to wait for the end, up to 60s; 0 only hands the call in."`
-	Retries  uint          `default:"0" placeholder:"N" help:"How often to send it again, with the same key, after a lost answer or while the server is unavailable (none)."`
-	Journal  string        `placeholder:"FILE" help:"Keep key and request in this file from before they are sent until the outcome is known, and ask first what became of them."`
-	ClientID *string       `name:"client-id" placeholder:"ID" help:"A name to store with the call."`
-	Seq      *int64        `placeholder:"N" help:"A number to store with the call."`
+	Wait    time.Duration `default:"10s" placeholder:"10s" help:"How long to wait for the end, up to 60s; 0 only hands the call in."`
+	Retries uint          `default:"0" placeholder:"N" help:"How often to send it again, with the same key, after a lost answer or while the server is unavailable (none)."`
+
+	RetryFailed bool `name:"retry-failed" help:"Let --retries also send it again when the tool failed and the same key may ask again, not before what the tool calls asked for."`
+
+	Journal  string  `placeholder:"FILE" help:"Keep key and request in this file from before they are sent until the outcome is known, and ask first what became of them."`
+	ClientID *string `name:"client-id" placeholder:"ID" help:"A name to store with the call."`
+	Seq      *int64  `placeholder:"N" help:"A number to store with the call."`
 
 	NewKeyOnRetry bool `env:"-" name:"new-key-on-retry" help:"Make every retry a new intent. It is here to show the damage that this does, and for nothing else."`
 
@@ -50,12 +55,16 @@ const noPatience = 24 * time.Hour
 
 // Help is what the help of this command says on top.
 func (*callCmd) Help() string {
-	return `The result goes to stdout. After exit code 5 the call may or may not have been made: run the same command again with the same key, which does no harm, or look with find.
+	return `The result goes to stdout. After exit code 5 the call may or may not have been made: run the same command again with the same key, which does no harm, or look with find. A tool that failed for certain is exit code 1; one that failed and may have done its work all the same is 5.
+
+--key-from SCOPE asks the server (GET /v1/tools) by which JSON pointers the tool declares its intent, and makes the key of the scope, the tool's name and an object with a member for each pointer: {"/order_id": …}. A pointer to nothing is an error. --key-from SCOPE,TOOL,INTENT asks nobody.
+
+A tool that keeps no record needs no key. Without one nothing is sent again after a lost answer unless the server has said that the tool keeps none.
 
 With retries or a journal it first asks how long the server remembers a key, and refuses to start if they could take longer. After a lost answer it asks for the call by its key before it sends it again.`
 }
 
-const noKey = `--key is missing or empty
+const noKey = `--key is missing or empty, and only a tool that keeps no record needs none
 
 The key names what you want done, for example order-1234-charge. The server does
 the same key only once, so it must come from your intent and be the same every
@@ -68,8 +77,7 @@ idemd: WARNING: exists to show that damage. Never use it for anything that matte
 
 // Run calls the tool and exits by the state of the call.
 func (c *callCmd) Run(ctx context.Context, con *console) error {
-	key, err := c.key()
-	if err != nil {
+	if err := c.checkKeys(); err != nil {
 		return err
 	}
 	if err := checkWait(c.Wait); err != nil {
@@ -80,18 +88,24 @@ func (c *callCmd) Run(ctx context.Context, con *console) error {
 		return exit(exitUsage, "--retries: at most %d", maxRetries)
 	case c.NewKeyOnRetry && c.Journal != "":
 		return exit(exitUsage, "--new-key-on-retry and --journal contradict each other: the journal keeps the key")
+	case c.NewKeyOnRetry && c.RetryFailed:
+		return exit(exitUsage, "--new-key-on-retry and --retry-failed contradict each other: only the same key opens a failed call again")
 	}
 	args, err := c.args(con)
 	if err != nil {
 		return err
 	}
-	r := client.Request{Tool: c.Tool, Args: args, Key: key, ClientID: c.ClientID, Seq: c.Seq, HandIn: true}
+	key, err := c.key(ctx, con, args)
+	if err != nil {
+		return err
+	}
+	r := client.Request{Tool: c.Tool, Args: args, Key: key, NoKey: key == "", ClientID: c.ClientID, Seq: c.Seq, HandIn: true}
 	if c.NewKeyOnRetry {
 		return c.damage(ctx, con, r)
 	}
 
 	p := client.DefaultPolicy()
-	p.Tries, p.Wait, p.Total = int(c.Retries)+1, c.Wait, noPatience
+	p.Tries, p.Wait, p.Total, p.RetryFailed = int(c.Retries)+1, c.Wait, noPatience, c.RetryFailed
 	o := client.Options{Policy: p}
 	if c.Journal != "" {
 		j, err := client.OpenJournal(c.Journal)
@@ -112,7 +126,10 @@ func (c *callCmd) Run(ctx context.Context, con *console) error {
 	o.Observe = func(a client.Answer) { last = a.Try }
 	o.Pause = func(ctx context.Context, d time.Duration) error {
 		next := "again with the same key"
-		if last.Verdict.Action == client.ActionAsk {
+		switch {
+		case r.NoKey:
+			next = "again"
+		case last.Verdict.Action == client.ActionAsk:
 			next = "asking for the call by its key"
 		}
 		con.say("idemd: try %d: %s; %s", last.Number, tryText(last), next)
@@ -130,25 +147,71 @@ func (c *callCmd) Run(ctx context.Context, con *console) error {
 	return c.show(con, out.Answer)
 }
 
-// key is the name of the intent, given or derived.
-func (c *callCmd) key() (string, error) {
+// checkKeys refuses what cannot name an intent, before anything is read or asked.
+func (c *callCmd) checkKeys() error {
 	switch {
-	case c.Key != "" && c.KeyFrom != "":
-		return "", exit(exitUsage, "--key and --key-from: one of them")
-	case c.KeyFrom != "":
-		parts := strings.SplitN(c.KeyFrom, ",", 3)
-		if len(parts) != 3 {
-			return "", exit(exitUsage, "--key-from: want SCOPE,TOOL,INTENT")
-		}
-		key, err := idem.KeyFor(parts[0], parts[1], []byte(parts[2]))
-		if err != nil {
-			return "", exit(exitUsage, "--key-from: %s", message(err))
-		}
-		return key, nil
-	case c.Key == "":
-		return "", exit(exitUsage, noKey)
+	case c.Key != nil && c.KeyFrom != nil:
+		return exit(exitUsage, "--key and --key-from: one of them")
+	case c.Key != nil && *c.Key == "", c.Key == nil && c.KeyFrom == nil && (c.Journal != "" || c.NewKeyOnRetry):
+		return exit(exitUsage, noKey)
+	case c.Key != nil:
+		return checkKey("--key", *c.Key)
+	case c.KeyFrom != nil && *c.KeyFrom == "":
+		return exit(exitUsage, "--key-from: a key needs a scope: whose intent it is")
+	case c.KeyFrom != nil && strings.Count(*c.KeyFrom, ",") == 1:
+		return exit(exitUsage, "--key-from: want SCOPE or SCOPE,TOOL,INTENT")
 	}
-	return c.Key, checkKey("--key", c.Key)
+	return nil
+}
+
+// key is the name of the intent, given or derived; empty where there is none.
+func (c *callCmd) key(ctx context.Context, con *console, args json.RawMessage) (string, error) {
+	if c.Key != nil {
+		return *c.Key, nil
+	}
+	if c.KeyFrom == nil {
+		return "", nil
+	}
+	parts := strings.SplitN(*c.KeyFrom, ",", 3)
+	if len(parts) == 1 {
+		intent, err := c.declared(ctx, con, args)
+		if err != nil {
+			return "", err
+		}
+		parts = []string{parts[0], c.Tool, string(intent)}
+	}
+	key, err := idem.KeyFor(parts[0], parts[1], []byte(parts[2]))
+	if err != nil {
+		return "", exit(exitUsage, "--key-from: %s", message(err))
+	}
+	return key, nil
+}
+
+// declared is the part of the arguments that names the intent, as the tool declares
+// it.
+func (c *callCmd) declared(ctx context.Context, con *console, args json.RawMessage) (json.RawMessage, error) {
+	of, err := c.client(con, client.Options{Policy: client.DefaultPolicy()})
+	if err != nil {
+		return nil, err
+	}
+	defer of.Close()
+	tool, err := of.Tool(ctx, c.Tool)
+	var e *client.Error
+	switch {
+	case errors.Is(err, idem.ErrNotFound):
+		return nil, exit(exitUsage, "--key-from: the server has no tool %s", plain(c.Tool))
+	case errors.As(err, &e):
+		return nil, exitOf(e, exitUnavailable)
+	case err != nil:
+		return nil, err
+	case len(tool.Intent) == 0:
+		return nil, exit(exitUsage, "--key-from: the tool %s does not declare what names its intent; give SCOPE,TOOL,INTENT", plain(c.Tool))
+	}
+	intent, err := client.IntentOf(args, tool.Intent)
+	if err != nil {
+		return nil, exit(exitUsage, "--key-from: %s", message(err))
+	}
+	return intent, nil
 }
 
 // args reads the arguments. They go out byte for byte as they were given, so
@@ -236,15 +299,22 @@ func (c *callCmd) show(con *console, a client.Answer) error {
 			return err
 		}
 	}
-	again := ""
-	if call.Status.Ended() && a.Replayed {
-		again = ", given again"
+	switch {
+	case call.Unrecorded:
+		con.say("%s, not recorded", call.Status)
+	case call.Status.Ended() && a.Replayed:
+		con.say("%s, attempt %d, call %s, given again", call.Status, call.Attempt, plain(call.CallID))
+	default:
+		con.say("%s, attempt %d, call %s", call.Status, call.Attempt, plain(call.CallID))
 	}
-	con.say("%s, attempt %d, call %s%s", call.Status, call.Attempt, plain(call.CallID), again)
-	if call.Error != nil {
-		con.say("%s", failureText(call.Error))
-		if a.Try.Verdict.Effect == idem.DoubtUnknown {
-			con.say("The tool gave no answer, so it may have done its work all the same. Never ask for it under a new key.")
+	if f := call.Error; f != nil {
+		con.say("%s", failureText(f))
+		switch {
+		case !f.InDoubt():
+		case f.Retryable:
+			con.say("It is not known whether it was done. Ask again with the same key; never ask for it under a new one.")
+		default:
+			con.say("It is not known whether it was done, and asking again will not tell. Look where the tool has its effect before you do anything else; never ask for it under a new key.")
 		}
 	}
 	return exitQuietly(exitCodeOf(call))
@@ -255,6 +325,9 @@ func (c *callCmd) explain(con *console, err error) error {
 	var e *client.Error
 	if !errors.As(err, &e) {
 		return err
+	}
+	if e.Call != nil && e.Call.Status == idem.StatusFailed { // for good, and in doubt
+		return c.show(con, client.Answer{Call: e.Call, Body: e.Body})
 	}
 	if c.JSON {
 		if err := con.writeDocument(e.Body); err != nil {
@@ -279,6 +352,10 @@ func (c *callCmd) explain(con *console, err error) error {
 		why.code = exitUnknown
 	}
 	switch {
+	case last.Code == idem.CodeMissingKey && e.Effect != idem.DoubtUnknown:
+		why.message = noKey
+	case why.code == exitUnknown && e.Key == "":
+		why.message += "\nIt is not known whether the tool ran. One that keeps no record may be run again."
 	case last.Code == idem.CodeOutcomeUnknown:
 		why.message += "\nAsking again does not help. Look later with idemd find: the server may find out by itself; else somebody has to, and decides with idemd resolve."
 	case e.Effect == idem.DoubtUnknown && why.code == exitNotFound:
@@ -313,6 +390,8 @@ func tryText(t client.Try) string {
 		return plain(string(t.Reading.Code)) + ": " + plain(t.Error)
 	case t.Error != "":
 		return plain(t.Error)
+	case t.Reading.Call == idem.StatusFailed:
+		return t.Verdict.Why
 	default:
 		return fmt.Sprintf("the answer is not idemd's (status %d)", t.Reading.Status)
 	}

@@ -28,7 +28,12 @@ func TestCall(t *testing.T) {
 		{"succeeded", reply{status: 200, body: call("succeeded", `{"a":1}`, "null")}, exitSucceeded, `{"a":1}` + "\n", "succeeded, attempt 2, call " + testID + "\n"},
 		{"given again", reply{status: 200, body: call("succeeded", `{"a":1}`, "null"), header: map[string]string{"Idempotent-Replayed": "true"}}, exitSucceeded, `{"a":1}` + "\n", "given again"},
 		{"failed", reply{status: 200, body: call("failed", "null", failed)}, exitFailed, "", "tool_failed: no\uFFFD (the same key may ask again)"},
-		{"failed without an answer", reply{status: 200, body: call("failed", "null", `{"code":"tool_timeout","message":"late","retryable":true}`)}, exitFailed, "", "may have done its work"},
+		{"failed without an answer", reply{status: 200, body: call("failed", "null", `{"code":"tool_timeout","message":"late","retryable":true}`)}, exitUnknown, "", "may have been done"},
+		{"failed in doubt", reply{status: 200, body: call("failed", "null", `{"code":"busy","message":"","retryable":true,"effect":"unknown","retry_after":90}`)}, exitUnknown, "",
+			"busy:  (the same key may ask again, after 1m30s; it may have been done all the same)\nIt is not known whether it was done. Ask again with the same key"},
+		{"failed in doubt for good", reply{status: 200, body: call("failed", "null", `{"code":"declined","message":"no","retryable":false,"effect":"unknown"}`)}, exitUnknown, "",
+			"failed, attempt 2, call " + testID + "\ndeclined: no (it may have been done all the same)\nIt is not known whether it was done, and asking again will not tell."},
+		{"failed for certain", reply{status: 200, body: call("failed", "null", `{"code":"tool_timeout","message":"late","retryable":true,"effect":"none"}`)}, exitFailed, "", "tool_timeout: late (the same key may ask again)\n"},
 		{"pending", reply{status: 202, body: call("pending", "null", "null")}, exitPending, "", "pending"},
 		{"running", reply{status: 202, body: call("running", "null", "null")}, exitPending, "", "running"},
 		{"conflict", reply{status: 409, body: refuse("idempotency_conflict")}, exitConflict, "", "idempotency_conflict: the words (call " + testID + ")"},
@@ -84,7 +89,7 @@ func TestCall(t *testing.T) {
 
 func TestCallTimesOut(t *testing.T) {
 	s := serve(t, reply{stall: true})
-	runIdemd(t, "", "call", "charge", "{}", "--key", "k", "--url", s.URL, "--wait", "0", "--timeout", "20ms").
+	runIdemd(t, "", "call", "charge", "{}", "--key", "k", "--url", s.URL, "--wait", "0", "--timeout", "1s").
 		want(t, exitUnknown, "", "--timeout", "It is not known")
 }
 
@@ -209,6 +214,112 @@ func TestCallRetries(t *testing.T) {
 	}
 }
 
+// A tool that keeps no record is called without a key; the server says of any other
+// that it needs one.
+func TestCallWithoutKey(t *testing.T) {
+	done := reply{status: 200, body: `{"recorded":false,"tool":"look","status":"succeeded","result":{"n": 1.0},"error":null}`}
+	failed := reply{status: 200, body: `{"recorded":false,"tool":"look","status":"failed","result":null,"error":{"code":"x","message":"no","retryable":true,"effect":"none"}}`}
+	tools := reply{status: 200, body: `{"tools":[{"name":"look","window":"1s","recorded":false}]}`}
+	silent := reply{status: 200, body: `{"tools":[{"name":"look","window":"24h"}]}`}
+	lost := reply{lose: true}
+	for _, tc := range []struct {
+		name    string
+		args    []string
+		replies []reply
+		code    int
+		stdout  string
+		says    string
+		posts   int
+	}{
+		{"done", nil, []reply{done}, 0, `{"n": 1.0}` + "\n", "succeeded, not recorded", 1},
+		{"failed", nil, []reply{failed}, exitFailed, "", "failed, not recorded\nx: no (the same key may ask again)", 1},
+		{"the tool keeps a record", nil, []reply{{status: 400, body: refuse("missing_idempotency_key")}}, exitUsage, "", "must come from your intent", 1},
+		{"lost", nil, []reply{lost, done}, exitUnknown, "", "may be run again", 1},
+		{"lost, and sent again", []string{"--retries", "2"}, []reply{tools, lost, done}, 0, `{"n": 1.0}` + "\n", "try 1: no answer", 2},
+		{"lost, and not sent again", []string{"--retries", "2"}, []reply{silent, lost, done}, exitUnknown, "", "may be run again", 1},
+		{"as JSON", []string{"--json"}, []reply{done}, 0, done.body + "\n", "", 1},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			s := serve(t, tc.replies...)
+			o := runIdemd(t, "", append([]string{"call", "look", `{"n":1}`, "--url", s.URL}, tc.args...)...)
+			if o.code != tc.code || o.stdout != tc.stdout || !strings.Contains(o.stderr, tc.says) || strings.Contains(o.stderr, "with the same key;") {
+				t.Errorf("%+v", o)
+			}
+			posts := 0
+			for _, r := range s.asked() {
+				if r.line == "POST /v1/tool-calls" {
+					posts++
+				}
+				if r.key != "" {
+					t.Errorf("asked %+v", r)
+				}
+			}
+			if posts != tc.posts {
+				t.Errorf("%d submissions", posts)
+			}
+		})
+	}
+	s := serve(t, done)
+	for _, args := range [][]string{{"--journal", filepath.Join(t.TempDir(), "j")}, {"--new-key-on-retry"}} {
+		runIdemd(t, "", append([]string{"call", "look", "{}", "--url", s.URL}, args...)...).want(t, exitUsage, "", "must come from your intent")
+	}
+	if n := len(s.asked()); n != 0 {
+		t.Errorf("%d requests", n)
+	}
+}
+
+func TestCallRetryFailed(t *testing.T) {
+	failed := reply{status: 200, body: call("failed", "null", `{"code":"busy","message":"","retryable":true,"effect":"unknown","retry_after":7}`)}
+	ok := reply{status: 200, body: call("succeeded", "1", "null")}
+	args := []string{"call", "charge", "{}", "--key", "k", "--retries", "1", "--retry-failed", "--url"}
+	s := serve(t, reply{status: 200, body: toolsDoc}, failed, ok)
+	o := runIdemd(t, "", append(args, s.URL)...)
+	o.want(t, 0, "1\n", "try 1: the call has failed, and may have been done all the same", "again with the same key")
+	if len(o.pauses) != 1 || o.pauses[0] != 7*time.Second {
+		t.Errorf("paused %v, the tool asked for 7s", o.pauses)
+	}
+	s = serve(t, reply{status: 200, body: toolsDoc}, failed)
+	runIdemd(t, "", append(args, s.URL)...).want(t, exitUnknown, "", "Ask again with the same key")
+	runIdemd(t, "", append(args, s.URL, "--new-key-on-retry")...).want(t, exitUsage, "", "contradict")
+}
+
+// The key is made of what the tool declares to name its intent.
+func TestCallKeyFromScope(t *testing.T) {
+	const doc = `{"tools":[{"name":"charge","window":"24h","intent":["/order","/to/0"]},{"name":"bare","window":"24h","intent":[]}]}`
+	key, err := idem.KeyFor("shop-1", "charge", []byte(`{"/to/0":"a","/order":7}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ok := reply{status: 200, body: strings.Replace(call("succeeded", "1", "null"), `"k"`, `"`+key+`"`, 1)}
+	for _, args := range []string{`{"order":7,"to":["a","b"],"memo":1}`, `{"memo":2, "to": [" a "], "order": 7.0}`} {
+		s := serve(t, reply{status: 200, body: doc}, ok)
+		runIdemd(t, args, "call", "charge", "-", "--key-from", "shop-1", "--url", s.URL).want(t, 0, "1\n", "succeeded")
+		if asked := s.asked(); len(asked) != 2 || asked[0].line != "GET /v1/tools" || asked[1].key != key {
+			t.Errorf("asked %+v, want the key %s", asked, key)
+		}
+	}
+	for _, tc := range []struct {
+		tool, args string
+		reply      reply
+		code       int
+		says       string
+	}{
+		{"charge", `{"order":7}`, reply{status: 200, body: doc}, exitUsage, "no /to/0"},
+		{"charge", `{"order":`, reply{status: 200, body: doc}, exitUsage, "JSON"},
+		{"bare", `{}`, reply{status: 200, body: doc}, exitUsage, "does not declare"},
+		{"nope", `{}`, reply{status: 200, body: doc}, exitUsage, "has no tool nope"},
+		{"charge", `{}`, reply{lose: true}, exitUnavailable, "no answer"},
+		{"charge", `{}`, reply{status: 500, body: refuse("internal")}, exitUnavailable, "500"},
+	} {
+		s := serve(t, tc.reply)
+		runIdemd(t, "", "call", tc.tool, tc.args, "--key-from", "shop-1", "--url", s.URL).want(t, tc.code, "", tc.says)
+		if n := len(s.asked()); n != 1 {
+			t.Errorf("%s: %d requests", tc.says, n)
+		}
+	}
+	runIdemd(t, "", "call", "charge", "{}", "--key-from", "shop-1", "--url", "http://127.0.0.1:1").want(t, exitUnavailable, "", "no connection")
+}
+
 // R16: retries that could outlive the key are refused before anything is sent.
 func TestCallWindow(t *testing.T) {
 	s := serve(t, reply{status: 200, body: toolsDoc})
@@ -237,6 +348,7 @@ func TestCallKeyFrom(t *testing.T) {
 	}
 	for args, says := range map[string]string{
 		"--key-from=a,b":                         "SCOPE,TOOL,INTENT",
+		"--key-from=":                            "a scope",
 		"--key-from=,b,{}":                       "a scope",
 		"--key-from=a,b,{":                       "JSON",
 		"--key=k --key-from=a,b,{}":              "one of them",

@@ -12,7 +12,7 @@ type healthCmd struct {
 
 // Help is what the help of this command says on top.
 func (*healthCmd) Help() string {
-	return `Exits with 0 if the server lives and accepts calls, else with 7. With --json it writes what /readyz answers.`
+	return `Exits with 0 if the server lives and accepts calls, else with 7. Calls that are held are told, and change nothing about that. With --json it writes what /readyz answers.`
 }
 
 // Run asks whether the server lives, and whether it accepts calls.
@@ -25,7 +25,7 @@ func (c *healthCmd) Run(ctx context.Context, con *console) error {
 	if a.status != http.StatusOK {
 		return exit(exitUnavailable, "%s does not live: status %d", c.URL, a.status)
 	}
-	if a.health() != "ok" { // any web server may answer 200
+	if a.healthDoc().Status != "ok" { // any web server may answer 200
 		return stranger
 	}
 	a, err = c.send(ctx, question{method: http.MethodGet, path: "/readyz"})
@@ -41,22 +41,28 @@ func (c *healthCmd) Run(ctx context.Context, con *console) error {
 		why := a.refused(exitUnavailable).message
 		return exit(exitUnavailable, "%s lives and accepts no calls: %s", c.URL, why)
 	}
-	if a.health() != "ready" {
+	if a.healthDoc().Status != "ready" {
 		return stranger
 	}
-	if !c.JSON {
-		con.say("%s lives and accepts calls", c.URL)
+	if c.JSON {
+		return nil
+	}
+	con.say("%s lives and accepts calls", c.URL)
+	if n := a.healthDoc().Held; n > 0 {
+		con.say("%d calls are held and wait for a decision: idemd list --status held", n)
 	}
 	return nil
 }
 
-// health is the status that an answer of /healthz or /readyz gives.
-func (a *answer) health() string {
-	var doc struct {
-		Status string `json:"status"`
-	}
+// healthDoc is what /healthz or /readyz answers.
+type healthDoc struct {
+	Status string `json:"status"`
+	Held   int64  `json:"held"` // of /readyz; null where it is not known
+}
+
+func (a *answer) healthDoc() (doc healthDoc) {
 	if json.Unmarshal(a.body, &doc) != nil {
-		return ""
+		return healthDoc{}
 	}
-	return doc.Status
+	return doc
 }

@@ -12,6 +12,10 @@ type statsDoc struct {
 	Attempts map[string]int64     `json:"attempts"`
 	ByTool   map[string]countsDoc `json:"by_tool"`
 	countsDoc
+
+	// unrecorded are the tools that keep no record, of which every delivery is a run
+	// of its own.
+	unrecorded map[string]bool
 }
 
 type countsDoc struct {
@@ -24,6 +28,8 @@ type countsDoc struct {
 	Refused      int64 `json:"refused"`
 	StaleResults int64 `json:"stale_results"`
 	Abandoned    int64 `json:"abandoned"`
+
+	unrecorded bool // the tool keeps no record
 }
 
 const (
@@ -64,6 +70,16 @@ var toolHints = []struct {
 		"%d attempts did not stop when they were told to: the tool does not heed its cancellation."},
 }
 
+// suspectsKeys reports whether keys look made anew for some tool.
+func (s *statsDoc) suspectsKeys() bool {
+	for _, c := range s.ByTool {
+		if c.neverRepeated() > 0 {
+			return true
+		}
+	}
+	return false
+}
+
 // retried is how many calls have ended after more than one attempt.
 func (s *statsDoc) retried() int64 {
 	var n int64
@@ -75,9 +91,10 @@ func (s *statsDoc) retried() int64 {
 	return n
 }
 
-// neverRepeated is the deliveries where there are enough and all made new calls.
+// neverRepeated is the deliveries where there are enough and all made new calls. Of
+// a tool that keeps no record nothing can be repeated.
 func (c *countsDoc) neverRepeated() int64 {
-	if c.Deliveries < enoughDeliveries || c.Created == 0 || c.Replayed+c.Joined+c.Requeued+c.Conflicts > 0 {
+	if c.unrecorded || c.Deliveries < enoughDeliveries || c.Created == 0 || c.Replayed+c.Joined+c.Requeued+c.Conflicts > 0 {
 		return 0
 	}
 	return c.Deliveries
@@ -102,6 +119,7 @@ func (s *statsDoc) hints() []string {
 	}
 	for _, tool := range slices.Sorted(maps.Keys(s.ByTool)) {
 		c := s.ByTool[tool]
+		c.unrecorded = s.unrecorded[tool]
 		for _, h := range toolHints {
 			if n := h.rule(&c); n > 0 {
 				hints = append(hints, fmt.Sprintf("tool %s: "+h.words, plain(tool), n))

@@ -58,3 +58,31 @@ func TestHints(t *testing.T) {
 		})
 	}
 }
+
+// Of a tool that keeps no record nothing can be repeated, and nothing is suspected.
+func TestHintsOfUnrecordedTools(t *testing.T) {
+	const counts = `{"deliveries":1000,"created":1000}`
+	stats := reply{status: 200, body: `{"by_tool":{"charge":` + counts + `,"look":` + counts + `}}`}
+	for _, tc := range []struct {
+		tools reply
+		want  []string
+	}{
+		{reply{status: 200, body: `{"tools":[{"name":"charge","recorded":true},{"name":"look","recorded":false}]}`}, []string{"charge"}},
+		{reply{status: 200, body: `{"tools":[{"name":"charge"},{"name":"look"}]}`}, []string{"charge", "look"}},
+		{reply{status: 200, body: `[]`}, []string{"charge", "look"}},
+		{reply{lose: true}, []string{"charge", "look"}},
+	} {
+		s := serve(t, stats, tc.tools)
+		o := runIdemd(t, "", "stats", "--url", s.URL)
+		var got []string
+		for line := range strings.Lines(o.stderr) {
+			var tool string
+			if _, err := fmt.Sscanf(line, "hint: tool %s", &tool); err == nil {
+				got = append(got, strings.TrimSuffix(tool, ":"))
+			}
+		}
+		if o.code != 0 || fmt.Sprint(got) != fmt.Sprint(tc.want) {
+			t.Errorf("%s: hints of %q, want %q", tc.tools.body, got, tc.want)
+		}
+	}
+}

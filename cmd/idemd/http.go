@@ -208,8 +208,17 @@ type callDoc = client.Call
 // failureText is why a call failed, for people.
 func failureText(f *client.Failure) string {
 	s := plain(f.Code) + ": " + plain(f.Message)
-	if f.Retryable {
-		s += " (the same key may ask again)"
+	var more []string
+	if f.Retryable && f.RetryAfter > 0 {
+		more = append(more, fmt.Sprintf("the same key may ask again, after %v", time.Duration(f.RetryAfter)*time.Second))
+	} else if f.Retryable {
+		more = append(more, "the same key may ask again")
+	}
+	if f.InDoubt() {
+		more = append(more, "it may have been done all the same")
+	}
+	if len(more) > 0 {
+		s += " (" + strings.Join(more, "; ") + ")"
 	}
 	return s
 }
@@ -228,6 +237,9 @@ func exitCodeOf(c *callDoc) int {
 	case idem.StatusSucceeded:
 		return exitSucceeded
 	case idem.StatusFailed:
+		if c.Error != nil && c.Error.InDoubt() {
+			return exitUnknown
+		}
 		return exitFailed
 	case idem.StatusHeld:
 		return exitUnknown

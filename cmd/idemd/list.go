@@ -23,12 +23,12 @@ type listCmd struct {
 
 // Help is what the help of this command says on top.
 func (*listCmd) Help() string {
-	return `A line for each call: its id, when it was created, its status, the attempts begun so far, the tool and the key. With --json a line is the whole call, for jq:
+	return `A line for each call: its id, when it was created, its status, the attempts begun so far, the tool and the key. EFFECT says of what failed or is held whether it may have been done all the same: none, or unknown. With --json a line is the whole call, for jq:
 
   idemd list --status failed --all --json | jq -r 'select(.error.retryable) | .idem_key'`
 }
 
-var listColumns = []int{34, timeColumn, 9, 7, 16}
+var listColumns = []int{34, timeColumn, 9, 7, 7, 16}
 
 // Run lists calls.
 func (c *listCmd) Run(ctx context.Context, con *console) error {
@@ -49,7 +49,7 @@ func (c *listCmd) Run(ctx context.Context, con *console) error {
 		limit = 0
 	}
 	more := false
-	head := cells(listColumns, "CALL", "CREATED", "STATUS", "ATTEMPT", "TOOL", "KEY")
+	head := cells(listColumns, "CALL", "CREATED", "STATUS", "ATTEMPT", "EFFECT", "TOOL", "KEY")
 	err := c.show(con, head, listRow, func(emit func([]byte) error, flush func() error) (err error) {
 		more, err = c.pages(ctx, pathCalls, "calls", query, limit, emit, flush)
 		return err
@@ -65,5 +65,13 @@ func listRow(raw []byte) (string, error) {
 	if err := json.Unmarshal(raw, &c); err != nil {
 		return "", err
 	}
-	return cells(listColumns, c.CallID, c.CreatedAt, string(c.Status), fmt.Sprint(c.Attempt), c.Tool, c.Key), nil
+	effect := "-"
+	switch {
+	case c.Error == nil:
+	case c.Error.InDoubt(), c.Status == idem.StatusHeld:
+		effect = string(idem.DoubtUnknown)
+	default:
+		effect = string(idem.DoubtNone)
+	}
+	return cells(listColumns, c.CallID, c.CreatedAt, string(c.Status), fmt.Sprint(c.Attempt), effect, c.Tool, c.Key), nil
 }

@@ -90,9 +90,9 @@ func (s *shelf) serve(t *testing.T) string {
 
 func TestList(t *testing.T) {
 	row := func(i int) string {
-		return idAt(i) + "  2026-11-29T16:00:00.123Z  succeeded  2        charge            k\n"
+		return idAt(i) + "  2026-11-29T16:00:00.123Z  succeeded  2        -        charge            k\n"
 	}
-	const head = "CALL                                CREATED                   STATUS     ATTEMPT  TOOL              KEY\n"
+	const head = "CALL                                CREATED                   STATUS     ATTEMPT  EFFECT   TOOL              KEY\n"
 	s := &shelf{n: 5, most: 2}
 	url := s.serve(t)
 	runIdemd(t, "", "list", "--url", url).want(t, 0, head+row(0)+row(1)+row(2)+row(3)+row(4))
@@ -163,6 +163,23 @@ func TestListRefused(t *testing.T) {
 				t.Errorf("exit code %d, %s, %s", o.code, o.stdout, o.stderr)
 			}
 		})
+	}
+}
+
+// Of what failed or is held, the list says whether it may have been done.
+func TestListEffect(t *testing.T) {
+	for failure, want := range map[string]string{
+		`failed {"code":"x","message":"","retryable":false,"effect":"none"}`:   "failed     2        none     charge",
+		`failed {"code":"x","message":"","retryable":true,"effect":"unknown"}`: "failed     2        unknown  charge",
+		`failed {"code":"tool_timeout","message":"","retryable":true}`:         "failed     2        unknown  charge",
+		`held {"code":"x","message":"","retryable":false}`:                     "held       2        unknown  charge",
+		`pending null`: "pending    2        -        charge",
+	} {
+		status, doc, _ := strings.Cut(failure, " ")
+		s := serve(t, reply{status: 200, body: `{"calls":[` + call(status, "null", doc) + `],"next_cursor":null}`})
+		if o := runIdemd(t, "", "list", "--url", s.URL); o.code != 0 || !strings.Contains(o.stdout, want) {
+			t.Errorf("%s: %+v", failure, o)
+		}
 	}
 }
 

@@ -17,7 +17,7 @@ import (
 
 const description = `An idempotent tool-call backend: one key, one call, one effect.
 
-Flags can also be given in the environment, as IDEMD_ and the name: IDEMD_URL, IDEMD_DATA, IDEMD_TOOL_TIMEOUT. Not from there come call's --key, --key-from and --new-key-on-retry, all that resolve decides by (--outcome, --by, --note, --result, --error), list's --client-id, reconcile's --where, check-history's --no-effect and --skew, and the flags of probe and proxy.
+Flags can also be given in the environment, as IDEMD_ and the name: IDEMD_URL, IDEMD_DATA, IDEMD_TOOL_TIMEOUT. Not from there come call's --key, --key-from and --new-key-on-retry, all that resolve decides by (--outcome, --by, --note, --result, --error), list's --client-id, reconcile's --where, check-history's --no-effect and --skew, and the flags of probe, proxy and downstream.
 
 Data goes to stdout, words go to stderr. Exit codes of the client commands:
 
@@ -31,7 +31,7 @@ Data goes to stdout, words go to stderr. Exit codes of the client commands:
   7  unavailable; nothing was recorded
   74 stdout cannot be written
 
-call, get and find exit by the state of the call that they show; resolve exits with 0 once the call is decided. inspect, reconcile, check-history and probe have codes of their own.`
+call, get and find exit by the state of the call that they show; resolve exits with 0 once the call is decided. tools lint, inspect, reconcile, check-history and probe have codes of their own.`
 
 type cli struct {
 	Serve        serveCmd        `cmd:"" help:"Run the server."`
@@ -44,9 +44,11 @@ type cli struct {
 	Stats        statsCmd        `cmd:"" help:"Show the server's counts, and what looks wrong in them."`
 	Health       healthCmd       `cmd:"" help:"Ask whether the server lives and accepts calls."`
 	Resolve      resolveCmd      `cmd:"" help:"Decide a held call."`
+	Tools        toolsCmd        `cmd:"" help:"Check a tools file and explain it, or show the tools of a server."`
 	Inspect      inspectCmd      `cmd:"" help:"Check the store of a server that is stopped."`
 	Reconcile    reconcileCmd    `cmd:"" help:"Compare what was to happen with a ledger of what did."`
 	CheckHistory checkHistoryCmd `cmd:"" name:"check-history" help:"Prove from logs, ledger and audit trails that nothing went wrong."`
+	Downstream   downstreamCmd   `cmd:"" help:"Play the service that a tool calls, with a ledger of its own, and do wrong what it may do wrong."`
 	Proxy        proxyCmd        `cmd:"" help:"Stand before a service and break exchanges on purpose."`
 	Probe        probeCmd        `cmd:"" help:"Prove it, on ledgers: run scenarios against wrong policies, idemd itself, or a target."`
 	Version      versionCmd      `cmd:"" help:"Show the version of this program."`

@@ -203,7 +203,6 @@ func TestUsage(t *testing.T) {
 		{[]string{"call", "charge"}, "<args-json>"},
 		{[]string{"call", "charge", "{}", "--nope"}, "--nope"},
 		{[]string{"call", "charge", "{}", "--wait", "soon", "--key", "k"}, "soon"},
-		{[]string{"call", "charge", "{}"}, "must come from your intent"},
 		{[]string{"call", "charge", "{}", "--key", ""}, "must come from your intent"},
 		{[]string{"call", "charge", "{}", "--key", `""`}, "missing or empty"},
 		{[]string{"call", "charge", "{}", "--key", " k"}, "a blank at the beginning or the end"},
@@ -263,7 +262,6 @@ func TestNotFromTheEnvironment(t *testing.T) {
 		t.Setenv("IDEMD_"+name, "1")
 	}
 	t.Setenv("IDEMD_OUTCOME", "succeeded")
-	runIdemd(t, "", "call", "charge", "{}").want(t, exitUsage, "", "--key is missing")
 	runIdemd(t, "", "resolve", testID, "--by", "me").want(t, exitUsage, "", "--outcome")
 	runIdemd(t, "", "resolve", testID, "--outcome", "failed").want(t, exitUsage, "", "--by")
 	if n := len(s.asked()); n != 0 {
@@ -272,6 +270,10 @@ func TestNotFromTheEnvironment(t *testing.T) {
 	runIdemd(t, "", "resolve", testID, "--outcome", "succeeded", "--by", "me").want(t, 0, "", "succeeded")
 	if want := `{"outcome":"succeeded","by":"me"}`; s.asked()[0].body != want {
 		t.Errorf("body %s, want %s", s.asked()[0].body, want)
+	}
+	runIdemd(t, "", "call", "charge", "{}")
+	if got := s.asked()[1].key; got != "" {
+		t.Errorf("sent the key %q", got)
 	}
 }
 

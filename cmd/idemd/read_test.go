@@ -37,6 +37,10 @@ func TestGetAndFind(t *testing.T) {
 			{"succeeded", reply{status: 200, body: call("succeeded", `{"a":1}`, "null")}, exitSucceeded, shown, ""},
 			{"failed", reply{status: 200, body: call("failed", "null", `{"code":"x","message":"y","retryable":false}`)}, exitFailed,
 				strings.NewReplacer("succeeded", "failed", `result   {"a":1}`, "error    x: y").Replace(shown), ""},
+			{"failed in doubt", reply{status: 200, body: call("failed", "null", `{"code":"x","message":"y","retryable":true,"effect":"unknown","retry_after":30}`)}, exitUnknown,
+				strings.NewReplacer("succeeded", "failed", `result   {"a":1}`, "error    x: y (the same key may ask again, after 30s; it may have been done all the same)").Replace(shown), ""},
+			{"failed in doubt for good", reply{status: 200, body: call("failed", "null", `{"code":"x","message":"y","retryable":false,"effect":"unknown"}`)}, exitUnknown,
+				strings.NewReplacer("succeeded", "failed", `result   {"a":1}`, "error    x: y (it may have been done all the same)").Replace(shown), ""},
 			{"held", reply{status: 200, body: call("held", "null", `{"code":"x","message":"y","retryable":false}`)}, exitUnknown,
 				strings.NewReplacer("succeeded", "held", `result   {"a":1}`, "error    x: y").Replace(shown), ""},
 			{"running", reply{status: 200, body: call("running", "null", "null")}, exitPending,
@@ -151,6 +155,8 @@ func TestHealth(t *testing.T) {
 		stderr, json string
 	}{
 		{"well", ok, reply{status: 200, body: `{"status":"ready"}`}, 0, "accepts calls", `{"status":"ready"}` + "\n"},
+		{"held", ok, reply{status: 200, body: `{"status":"ready","held":3}`}, 0, "3 calls are held", `{"status":"ready","held":3}` + "\n"},
+		{"held, not known", ok, reply{status: 200, body: `{"status":"ready","held":null}`}, 0, "accepts calls", `{"status":"ready","held":null}` + "\n"},
 		{"draining", ok, reply{status: 503, body: refuse("unavailable")}, exitUnavailable, "accepts no calls: unavailable: the words", refuse("unavailable") + "\n"},
 		{"not alive", reply{status: 500}, ok, exitUnavailable, "does not live", ""},
 		{"somebody else", reply{status: 200, body: "<html>"}, ok, exitUnavailable, "is not idemd", ""},

@@ -45,6 +45,7 @@ type serveCmd struct {
 	Window          time.Duration `default:"${window}" help:"How long a key is remembered after its call has ended. Must exceed the longest span over which a client retries."`
 	MaxCrashes      int           `default:"${max_crashes}" help:"Deaths of the process that a running call may be part of before it is stopped (at least 2)."`
 	ShutdownTimeout time.Duration `default:"30s" help:"How long a stop waits for running calls before it gives them back."`
+	Tools           string        `placeholder:"FILE" help:"Tools file (YAML); see idemd tools lint. It is read once, at the start."`
 	NoSamples       bool          `help:"Leave the sample tools out."`
 	Chaos           bool          `help:"Allow faults on purpose (Idemd-Chaos header, ext_* tools). Never in production."`
 	Insecure        bool          `help:"Allow a listener that is not loopback although nothing asks callers who they are."`
@@ -89,9 +90,9 @@ those are few, --max-in-flight is lowered, and the log says so.
 
 Exit codes: 0 clean stop, 1 it cannot start or go on serving (the port is in use,
 a permission is missing, the store cannot be opened, too little disk space, too
-few file handles), 2 bad flags, 70 the store can no longer be trusted to write
-(start again), 75 the data directory is in use, 128 and the number of a signal
-that ended it at once.`
+few file handles), 2 bad flags or a tools file that is wrong, 70 the store can no
+longer be trusted to write (start again), 75 the data directory is in use, 128
+and the number of a signal that ended it at once.`
 }
 
 // Validate is called by kong before Run.
@@ -163,11 +164,57 @@ type daemon struct {
 	store  *kv.Store
 	runner *runner.Runner
 	server *httpapi.Server
-	chaos  io.Closer // nil without --chaos
+	tools  io.Closer // what tools have open
 	log    *slog.Logger
 
 	addr   net.Addr
 	served chan error // what Serve returned
+}
+
+// tools are all that the daemon has, and what closes what they have open. They are
+// there before the store is opened: a tools file that is wrong must not cost a
+// start anything.
+func (c *serveCmd) tools(log *slog.Logger) ([]*idem.Tool, io.Closer, error) {
+	var (
+		tools []*idem.Tool
+		open  closers
+		specs []*tool.Spec
+	)
+	if c.Tools != "" {
+		var err error
+		if specs, err = tool.Load(c.Tools, os.LookupEnv); err != nil {
+			return nil, nil, badTools(err)
+		}
+	}
+	if !c.NoSamples {
+		tools = append(tools, tool.Samples()...)
+	}
+	if c.Chaos {
+		ext, file := tool.Chaos(filepath.Join(c.Data, "ext.ndjson"), killSelf)
+		tools, open = append(tools, ext...), append(open, file)
+	}
+	err := tool.Clashes(specs, tools)
+	if err == nil {
+		var (
+			built  []*idem.Tool
+			closer io.Closer
+		)
+		if built, closer, err = tool.Build(specs, log); err == nil {
+			return append(tools, built...), append(open, closer), nil
+		}
+	}
+	return nil, nil, errors.Join(err, open.Close())
+}
+
+// closers are closed together.
+type closers []io.Closer
+
+func (c closers) Close() error {
+	var err error
+	for _, one := range c {
+		err = errors.Join(err, one.Close())
+	}
+	return err
 }
 
 // startDaemon opens the store, takes up what an earlier life left, and then
@@ -175,6 +222,16 @@ type daemon struct {
 func (c *serveCmd) startDaemon(ctx context.Context, log *slog.Logger, die func(code int)) (_ *daemon, err error) {
 	d := &daemon{log: log, served: make(chan error, 1)}
 	began := time.Now()
+	tools, closer, err := c.tools(log)
+	if err != nil {
+		return nil, err
+	}
+	d.tools = closer
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, closer.Close())
+		}
+	}()
 	limit, err := handleLimit()
 	if err != nil {
 		return nil, err
@@ -195,14 +252,6 @@ func (c *serveCmd) startDaemon(ctx context.Context, log *slog.Logger, die func(c
 			err = errors.Join(err, d.store.Close())
 		}
 	}()
-	var tools []*idem.Tool
-	if !c.NoSamples {
-		tools = append(tools, tool.Samples()...)
-	}
-	if c.Chaos {
-		ext, closer := tool.Chaos(filepath.Join(c.Data, "ext.ndjson"), killSelf)
-		tools, d.chaos = append(tools, ext...), closer
-	}
 	d.runner, err = runner.New(d.store, runner.Options{Settings: c.settings(), Tools: tools, Logger: log, Exit: killSelf})
 	if err != nil {
 		return nil, err
@@ -241,8 +290,8 @@ func (d *daemon) stop(ctx context.Context) error {
 		d.log.Warn("closing connections", "err", err)
 	}
 	err := d.store.Close()
-	if d.chaos != nil {
-		err = errors.Join(err, d.chaos.Close())
+	if err := d.tools.Close(); err != nil { // no matter of the store
+		d.log.Warn("closing tools", "err", err)
 	}
 	return err
 }
@@ -271,7 +320,13 @@ func (c *serveCmd) Run(ctx context.Context, con *console) error {
 
 func (c *serveCmd) serve(ctx context.Context, con *console, log *slog.Logger, die func(code int)) error {
 	d, err := c.startDaemon(ctx, log, die)
+	var faults tool.Faults
 	switch {
+	case errors.As(err, &faults):
+		for _, f := range faults {
+			con.say("%s", plain(f.Error()))
+		}
+		return exit(exitUsage, "the tools file is wrong in %d places; nothing was started", len(faults))
 	case errors.Is(err, kv.ErrInUse):
 		return exit(exitInUse, "%v", err)
 	case err != nil:

@@ -47,10 +47,36 @@ func (c *statsCmd) Run(ctx context.Context, con *console) error {
 	if json.Unmarshal(a.body, &doc) != nil {
 		return nil // what it shows is all that can be said about it
 	}
+	if doc.suspectsKeys() {
+		doc.unrecorded = c.unrecorded(ctx)
+	}
 	for _, hint := range doc.hints() {
 		con.say("hint: %s", hint)
 	}
 	return nil
+}
+
+// unrecorded are the tools that keep no record; none where the server does not tell,
+// which costs no more than a hint too many.
+func (c *statsCmd) unrecorded(ctx context.Context) map[string]bool {
+	a, err := c.send(ctx, question{method: http.MethodGet, path: "/v1/tools"})
+	if err != nil {
+		return nil
+	}
+	var doc struct {
+		Tools []struct {
+			Name     string `json:"name"`
+			Recorded *bool  `json:"recorded"`
+		} `json:"tools"`
+	}
+	if json.Unmarshal(a.body, &doc) != nil {
+		return nil
+	}
+	names := make(map[string]bool)
+	for _, t := range doc.Tools {
+		names[t.Name] = t.Recorded != nil && !*t.Recorded
+	}
+	return names
 }
 
 // flatten writes an object of numbers and words as lines, in the order of the

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -82,6 +83,7 @@ type defect struct {
 	update  func(m *Model, ctx context.Context, k idem.Key, t idem.Transition) (idem.Change, error)
 	renew   func(m *Model, ctx context.Context, k idem.Key, l idem.Lease, d time.Duration) error
 	due     func(due []idem.Due) []idem.Due
+	all     bool               // leaves no tool out of what is due
 	call    func(c *idem.Call) // what reads show
 	byID    func(m *Model, ctx context.Context, ns idem.Namespace, id idem.CallID) (idem.Call, error)
 	list    func(m *Model, ctx context.Context, ns idem.Namespace, q idem.Query) ([]idem.Call, idem.CallID, error)
@@ -89,6 +91,8 @@ type defect struct {
 	effects func(m *Model, ctx context.Context, ns idem.Namespace, after idem.CallID, limit int) ([]idem.Effect, error)
 	totals  func(t *idem.Totals)
 	newest  func(m *Model) time.Time
+	save    func(m *Model, ctx context.Context, r *idem.Rules) error
+	rules   func(all []*idem.Rules) []*idem.Rules
 	reopen  func(m *Model)
 }
 
@@ -182,6 +186,7 @@ var defects = map[string]defect{
 		}
 		return ch, err
 	}},
+	"leaves no tool out of what is due": {group: "Lease", all: true},
 	"renews for anybody": {group: "Lease", renew: func(m *Model, ctx context.Context, k idem.Key, _ idem.Lease, d time.Duration) error {
 		c, err := m.CallByKey(ctx, k)
 		if err != nil {
@@ -306,6 +311,70 @@ var defects = map[string]defect{
 		}
 		return last.ID.Time()
 	}},
+	"saves nothing": {group: "Rules", save: func(*Model, context.Context, *idem.Rules) error { return nil }},
+	"saves no second rules": {group: "Rules", save: func(m *Model, ctx context.Context, r *idem.Rules) error {
+		if len(m.d.rules) > 0 {
+			return nil
+		}
+		return m.SaveRules(ctx, r)
+	}},
+	"refuses rules that it has": {group: "Rules", save: func(m *Model, ctx context.Context, r *idem.Rules) error {
+		if m.d.rules[r.ID()] != nil {
+			return idem.ErrSecondCall
+		}
+		return m.SaveRules(ctx, r)
+	}},
+	"takes rules that say nothing": {group: "Rules", save: func(m *Model, ctx context.Context, r *idem.Rules) error {
+		if err := m.SaveRules(ctx, r); !errors.Is(err, idem.ErrNoRules) {
+			return err
+		}
+		return nil
+	}},
+	"saves rules with a fault": {group: "Rules", save: func(m *Model, ctx context.Context, r *idem.Rules) error {
+		if err := m.SaveRules(ctx, r); err == nil || r.Validate() == nil {
+			return err
+		}
+		return nil
+	}},
+	"saves in spite of the context": {group: "Rules", save: func(m *Model, ctx context.Context, r *idem.Rules) error {
+		return m.SaveRules(context.WithoutCancel(ctx), r)
+	}},
+	"gives rules in any order": {group: "Rules", rules: func(all []*idem.Rules) []*idem.Rules {
+		slices.Reverse(all)
+		return all
+	}},
+	"keeps no list but the first of rules": {group: "Rules", rules: func(all []*idem.Rules) []*idem.Rules {
+		for _, r := range all {
+			r.NFC = nil
+		}
+		return all
+	}},
+	"forgets the rules of a call": {group: "Rules", call: func(c *idem.Call) { c.Rules = idem.RulesID{} }},
+	"forgets the rules with the window": {group: "Rules", call: func(c *idem.Call) {
+		if c.Tombstone {
+			c.Rules = idem.RulesID{}
+		}
+	}},
+	"forgets doubt":           {group: "Doubt", call: func(c *idem.Call) { c.InDoubt = false }},
+	"forgets doubt at an end": {group: "Doubt", call: func(c *idem.Call) { c.InDoubt = c.InDoubt && !c.Status.Ended() }},
+	"keeps pauses in a byte": {group: "Doubt", call: func(c *idem.Call) {
+		if f := clonePtr(c.Failure); f != nil {
+			f.RetryAfter = min(f.RetryAfter, 255*time.Second)
+			c.Failure = f
+		}
+	}},
+	"writes any pause": {group: "Doubt", update: func(m *Model, ctx context.Context, k idem.Key, t idem.Transition) (idem.Change, error) {
+		return m.Update(ctx, k, func(cur *idem.Call) (idem.Change, error) {
+			ch, err := t(cur)
+			if ch.After != nil && ch.After.Failure != nil {
+				c := *cloneCall(ch.After)
+				c.Failure.RetryAfter = c.Failure.RetryAfter.Truncate(time.Second)
+				ch.After = &c
+			}
+			return ch, err
+		})
+	}},
+	"a start forgets the rules": {group: "Reopen", reopen: func(m *Model) { clear(m.d.rules) }},
 	"a start forgets the last event": {group: "Reopen", reopen: func(m *Model) {
 		for _, r := range m.d.rows {
 			r.events = r.events[:max(0, len(r.events)-1)]
@@ -342,15 +411,33 @@ func (b *broken) Renew(ctx context.Context, k idem.Key, l idem.Lease, d time.Dur
 	return b.d.renew(b.Model, ctx, k, l, d)
 }
 
-func (b *broken) Due(ctx context.Context, limit int) ([]idem.Due, error) {
-	if b.d.due == nil {
-		return b.Model.Due(ctx, limit)
+func (b *broken) Due(ctx context.Context, limit int, except ...string) ([]idem.Due, error) {
+	if b.d.all {
+		except = nil
 	}
-	due, err := b.Model.Due(ctx, 0)
+	if b.d.due == nil {
+		return b.Model.Due(ctx, limit, except...)
+	}
+	due, err := b.Model.Due(ctx, 0, except...)
 	if due = b.d.due(due); limit > 0 && len(due) > limit {
 		due = due[:limit]
 	}
 	return due, err
+}
+
+func (b *broken) SaveRules(ctx context.Context, r *idem.Rules) error {
+	if b.d.save == nil {
+		return b.Model.SaveRules(ctx, r)
+	}
+	return b.d.save(b.Model, ctx, r)
+}
+
+func (b *broken) Rules(ctx context.Context) ([]*idem.Rules, error) {
+	all, err := b.Model.Rules(ctx)
+	if b.d.rules != nil {
+		all = b.d.rules(all)
+	}
+	return all, err
 }
 
 func (b *broken) CallByKey(ctx context.Context, k idem.Key) (idem.Call, error) {

@@ -1,6 +1,7 @@
 package storetest
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -22,12 +23,27 @@ const pageSize = 7
 //     creation, or does not have one claim for each attempt (R12);
 //   - a call with two effects, a succeeded call without the one it owes, or an
 //     effect of any other call (R7, R8, R10);
+//   - a call whose rules are not saved, and saved rules out of order;
 //   - totals that differ from a recount; a newest id that is not the newest.
 //
 // It reports every fault, not only the first one.
 func Check(ctx context.Context, s idem.Store, namespaces ...idem.Namespace) error {
 	var faults []error
 	fault := func(format string, args ...any) { faults = append(faults, fmt.Errorf("storetest: "+format, args...)) }
+
+	rules, err := s.Rules(ctx)
+	if err != nil {
+		return err
+	}
+	saved := make(map[idem.RulesID]bool, len(rules))
+	var last idem.RulesID
+	for _, r := range rules {
+		id := r.ID()
+		if bytes.Compare(id[:], last[:]) <= 0 {
+			fault("rules %v come after %v", id, last)
+		}
+		saved[id], last = true, id
+	}
 
 	var recount idem.Totals
 	var newest idem.CallID
@@ -53,6 +69,9 @@ func Check(ctx context.Context, s idem.Store, namespaces ...idem.Namespace) erro
 			recount.Add(idem.Change{Write: true, After: c}.Totals())
 			if compareIDs(c.ID, newest) > 0 {
 				newest = c.ID
+			}
+			if !c.Rules.IsZero() && !saved[c.Rules] {
+				fault("call %v: its rules %v are not saved", c.ID, c.Rules)
 			}
 			if err := checkReads(ctx, s, ns, c); err != nil {
 				fault("call %v: %w", c.ID, err)

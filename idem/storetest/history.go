@@ -51,6 +51,7 @@ type history struct {
 	m      *Model
 	steps  int
 	boots  int
+	saved  int                       // rules, of someRules
 	leases map[idem.Key][]idem.Lease // every lease that was ever given
 	log    []string                  // the last operations
 }
@@ -108,8 +109,10 @@ func (h *history) step() {
 	case n < 92:
 		now := h.tick()
 		h.apply(h.likely(k, func(c *idem.Call) bool { return c.Expired(now) && !c.Tombstone }), "expire", idem.Expire(now))
-	case n < 98:
+	case n < 96:
 		h.renewSome(h.likely(k, func(c *idem.Call) bool { return c.Status == idem.StatusRunning }))
+	case n < 98:
+		h.saveSome()
 	default:
 		h.reopenBoth()
 	}
@@ -160,6 +163,13 @@ func (h *history) submitSome(k idem.Key) {
 	r.Args = fmt.Appendf(nil, `{"n":%q}`, k.Name)
 	if h.oneIn(8) {
 		r.Fingerprint = fingerprint("other")
+	}
+	if h.saved > 0 && h.oneIn(2) {
+		r.Rules = someRules(h.r.IntN(h.saved)).ID()
+	}
+	if h.oneIn(2) {
+		fp := r.Fingerprint
+		r.Under = func(idem.RulesID) (idem.Fingerprint, error) { return fp, nil }
 	}
 	if h.oneIn(2) {
 		r.ClientID, r.Seq = ptr("agent"), ptr(h.r.Int64N(3))
@@ -254,7 +264,7 @@ func (h *history) settleSome(k idem.Key) {
 		}
 		what, t = "succeed", idem.Succeed(s, r)
 	case 2, 3:
-		what, t = "fail", idem.Fail(s, idem.Failure{Code: "tool_failed", Message: "no", Retryable: h.oneIn(2)})
+		what, t = "fail", idem.Fail(s, idem.Failure{Code: "tool_failed", Message: "no", Retryable: h.oneIn(2), RetryAfter: time.Duration(h.r.IntN(3)) * time.Minute})
 	case 4:
 		what, t = "lose", idem.Lose(s, idem.Failure{Code: idem.FailureTimeout, Message: "too slow"})
 	case 5:
@@ -272,6 +282,19 @@ func (h *history) resolveSome(k idem.Key) {
 		Result: idem.Result{Output: []byte(`"found"`), Amount: ptr(int64(1))}, Failure: idem.Failure{Code: "not_done", Retryable: h.oneIn(2)},
 	}
 	h.apply(k, "resolve "+string(r.Outcome), idem.Resolve(r))
+}
+
+// saveSome saves the next rules, or some that are saved.
+func (h *history) saveSome() {
+	h.t.Helper()
+	i := h.r.IntN(h.saved + 1)
+	h.saved = max(h.saved, i+1)
+	want := h.m.SaveRules(h.ctx, someRules(i))
+	err := h.s.SaveRules(h.ctx, someRules(i))
+	h.note("save rules %d: %v", i, want)
+	if err != nil || want != nil {
+		h.wrong("save rules %d: %v, want %v", i, err, want)
+	}
 }
 
 func (h *history) renewSome(k idem.Key) {

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -70,6 +71,34 @@ var leaseCases = []testCase{
 		if got := dueNames(w.due(2)); !slices.Equal(got, want[1:3]) {
 			w.fatalf("%q, want %q", got, want[1:3])
 		}
+	}},
+
+	{name: "due leaves out the tools that it is told to", run: func(w *world) {
+		for i := range 9 {
+			r := request(key(fmt.Sprint("k", i)))
+			r.Tool = fmt.Sprint("tool_", i%3)
+			w.expect(idem.VerdictCreated, r.Key, w.submit(r))
+		}
+		w.run(key("k0"), over) // due by its lease
+		w.run(key("k1"), anHour)
+		for _, c := range []struct {
+			limit  int
+			except []string
+			want   string
+		}{
+			{0, nil, "k0 k2 k3 k4 k5 k6 k7 k8"},
+			{0, []string{"tool_0"}, "k2 k4 k5 k7 k8"},
+			{0, []string{"tool_1", "no tool"}, "k0 k2 k3 k5 k6 k8"},
+			{2, []string{"tool_0", "tool_2"}, "k4 k7"},
+			{3, []string{"tool_0"}, "k2 k4 k5"},
+			{1, []string{"tool_0", "tool_1", "tool_2"}, ""},
+		} {
+			due, err := w.s.Due(w.ctx, c.limit, c.except...)
+			if got := strings.Join(dueNames(due), " "); err != nil || got != c.want {
+				w.fatalf("limit %d, except %q: %s, %v; want %s", c.limit, c.except, got, err, c.want)
+			}
+		}
+		w.wantDue("k0", "k2", "k3", "k4", "k5", "k6", "k7", "k8")
 	}},
 
 	{name: "held is ordered by creation, with a limit", run: func(w *world) {

@@ -50,7 +50,8 @@ type modelData struct {
 	life   int
 	rows   map[idem.Key]*modelRow
 	keys   map[idem.CallID]idem.Key
-	totals idem.Totals // moved by Change.Totals, so that Check can prove that right
+	rules  map[idem.RulesID][]byte // their texts
+	totals idem.Totals             // moved by Change.Totals, so that Check can prove that right
 }
 
 type modelRow struct {
@@ -67,6 +68,7 @@ func NewModel(o ModelOptions) *Model {
 		exclusive: o.Exclusive,
 		rows:      make(map[idem.Key]*modelRow),
 		keys:      make(map[idem.CallID]idem.Key),
+		rules:     make(map[idem.RulesID][]byte),
 	}}
 }
 
@@ -155,6 +157,12 @@ func (d *modelData) commit(key idem.Key, row *modelRow, ch idem.Change) error {
 		}
 		row = &modelRow{}
 	}
+	if f := ch.After.Failure; f != nil && (f.RetryAfter < 0 || f.RetryAfter > idem.MaxRetryAfter || f.RetryAfter%time.Second != 0) {
+		return fmt.Errorf("storetest: a failure of %v is to be asked for again after %v", key, f.RetryAfter)
+	}
+	if row.call != nil && row.call.Rules != ch.After.Rules {
+		return fmt.Errorf("storetest: the change gives the call of %v other rules", key)
+	}
 	if !d.exclusive && ch.Takes != (idem.Lease{}) && time.Now().Before(row.until) {
 		return idem.ErrLeaseLives
 	}
@@ -211,10 +219,11 @@ func (m *Model) Renew(ctx context.Context, key idem.Key, lease idem.Lease, d tim
 }
 
 // Due implements [idem.Store].
-func (m *Model) Due(ctx context.Context, limit int) ([]idem.Due, error) {
+func (m *Model) Due(ctx context.Context, limit int, except ...string) ([]idem.Due, error) {
 	now := time.Now()
 	return m.waiting(ctx, limit, func(r *modelRow) bool {
-		return r.call.Status == idem.StatusPending || r.call.Status == idem.StatusRunning && !now.Before(r.until)
+		due := r.call.Status == idem.StatusPending || r.call.Status == idem.StatusRunning && !now.Before(r.until)
+		return due && !slices.Contains(except, r.call.Tool)
 	})
 }
 
@@ -340,6 +349,47 @@ func (m *Model) Effects(ctx context.Context, ns idem.Namespace, after idem.CallI
 	}
 	slices.SortFunc(effects, func(a, b idem.Effect) int { return compareIDs(a.CallID, b.CallID) })
 	return effects[:min(len(effects), limit)], nil
+}
+
+// SaveRules implements [idem.Store].
+func (m *Model) SaveRules(ctx context.Context, r *idem.Rules) error {
+	if err := m.enter(ctx); err != nil {
+		return err
+	}
+	defer m.d.mu.Unlock()
+	id := r.ID()
+	if id.IsZero() {
+		return idem.ErrNoRules
+	}
+	if err := r.Validate(); err != nil {
+		return err
+	}
+	if _, saved := m.d.rules[id]; !saved && len(m.d.rules) >= idem.MaxSavedRules {
+		return idem.ErrTooManyRules
+	}
+	m.d.rules[id] = r.Text()
+	return nil
+}
+
+// Rules implements [idem.Store].
+func (m *Model) Rules(ctx context.Context) ([]*idem.Rules, error) {
+	if err := m.enter(ctx); err != nil {
+		return nil, err
+	}
+	defer m.d.mu.Unlock()
+	var all []*idem.Rules
+	for _, text := range m.d.rules {
+		r, err := idem.ParseRules(text)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, r)
+	}
+	slices.SortFunc(all, func(a, b *idem.Rules) int {
+		x, y := a.ID(), b.ID()
+		return bytes.Compare(x[:], y[:])
+	})
+	return all, nil
 }
 
 // Totals implements [idem.Store].

@@ -98,6 +98,26 @@ func TestModelShared(t *testing.T) {
 	w.succeed(c, `1`)
 }
 
+// There is a bound to what is saved, and at the bound nothing is lost.
+func TestModelTooManyRules(t *testing.T) {
+	m := NewModel(ModelOptions{})
+	w := onModel(t, m)
+	for i := range idem.MaxSavedRules - 1 {
+		m.d.rules[idem.RulesID{1, byte(i), byte(i >> 8)}] = someRules(1).Text()
+	}
+	w.save(someRules(2))
+	if err := w.s.SaveRules(w.ctx, someRules(3)); !errors.Is(err, idem.ErrTooManyRules) {
+		t.Errorf("%v", err)
+	}
+	w.save(someRules(2)) // they are saved
+	for id := range m.d.rules {
+		if id != someRules(2).ID() {
+			delete(m.d.rules, id)
+		}
+	}
+	w.wantRules(someRules(2))
+}
+
 // A transition that is not a pure function, or writes to the record that it was
 // given, would work here and break on a store that runs it again.
 func TestModelFindsImpureTransitions(t *testing.T) {
@@ -197,6 +217,12 @@ func TestCheckFinds(t *testing.T) {
 		}},
 		"an owner of what does not run": {"has an owner", func(w *world, c idem.Call) { // R6
 			w.lawless(c, func(c *idem.Call) { c.Status = idem.StatusPending })
+		}},
+		"rules that are not saved": {"its rules", func(w *world, c idem.Call) { // R3
+			w.s.(*Model).d.rows[c.Key].call.Rules = someRules(1).ID()
+		}},
+		"doubt of what was never tried": {"in doubt", func(w *world, c idem.Call) { // R13
+			w.lawless(w.create(key("new")), func(c *idem.Call) { c.InDoubt = true })
 		}},
 		"a status of nobody's": {"no such status", func(w *world, c idem.Call) {
 			w.lawless(c, func(c *idem.Call) { c.Status = "done" })

@@ -23,10 +23,10 @@ func showCall(c *idem.Call) string {
 	if len(c.Args) > 0 {
 		args = showBytes(c.Args)
 	}
-	return fmt.Sprintf("%v %q/%q fp %v tool %q args %s client %s seq %s created %s: revision %d %s attempt %d crashes %d effects %q rerun %q "+
+	return fmt.Sprintf("%v %q/%q fp %v rules %v tool %q args %s client %s seq %s created %s: revision %d %s attempt %d crashes %d effects %q rerun %q in doubt %t "+
 		"owner %q lease %t updated %s claimed %s ended %s expires %s deliveries %d result %s failure %s tombstone %t",
-		c.ID, c.Key.Namespace, c.Key.Name, c.Fingerprint, c.Tool, args, showPtr(c.ClientID), showPtr(c.Seq), showTime(c.CreatedAt),
-		c.Revision, c.Status, c.Attempt, c.Crashes, c.Effects, c.Rerun, c.Owner, !c.LeaseUntil.IsZero(),
+		c.ID, c.Key.Namespace, c.Key.Name, c.Fingerprint, c.Rules, c.Tool, args, showPtr(c.ClientID), showPtr(c.Seq), showTime(c.CreatedAt),
+		c.Revision, c.Status, c.Attempt, c.Crashes, c.Effects, c.Rerun, c.InDoubt, c.Owner, !c.LeaseUntil.IsZero(),
 		showTime(c.UpdatedAt), showTime(c.ClaimedAt), showTime(c.EndedAt), showTime(c.ExpiresAt),
 		c.Deliveries, showBytes(c.Result), showPtr(c.Failure), c.Tombstone)
 }
@@ -122,6 +122,13 @@ func image(ctx context.Context, s idem.Store) ([]string, error) {
 		return nil, err
 	}
 	lines = append(lines, waiting...)
+	rules, err := s.Rules(ctx)
+	if err != nil {
+		return nil, err
+	}
+	for _, r := range rules {
+		lines = append(lines, fmt.Sprintf("rules %v %s", r.ID(), r.Text()))
+	}
 	newest, err := s.Newest(ctx)
 	if err != nil {
 		return nil, err

@@ -46,7 +46,9 @@ var groups = []group{
 	{"Refused", refusedCases},
 	{"Lease", leaseCases},
 	{"Read", readCases},
-	{"Reopen", reopenCases},
+	{"Rules", rulesCases},
+	{"Doubt", doubtCases},
+	{"Reopen", append(reopenCases, rulesReopenCases...)},
 	{"Race", raceCases},
 }
 
