@@ -17,7 +17,7 @@ type Spec struct {
 	Unrecorded  bool // only with EffectsNone
 
 	Timeout     time.Duration // of an attempt, and of one question of a verification; zero is the runner's
-	Concurrency int           // calls at once; zero is the default of the runner
+	Concurrency int           // calls at once; zero leaves it to who runs the tool
 	MaxAttempts int           // zero is without a bound
 	MaxCrashes  int           // zero is the runner's
 

@@ -200,6 +200,11 @@ func (c *serveCmd) tools(log *slog.Logger) ([]*idem.Tool, io.Closer, error) {
 			closer io.Closer
 		)
 		if built, closer, err = tool.Build(specs, log); err == nil {
+			for _, t := range built {
+				if t.Concurrency == 0 {
+					t.Concurrency = max(1, c.Workers/2)
+				}
+			}
 			return append(tools, built...), append(open, closer), nil
 		}
 	}

@@ -112,6 +112,13 @@ func runMatrix(t *testing.T, honours bool, promise idem.Rerun, crash string) {
 			}
 		}
 	}()
+	if crash != "no crash" {
+		for _, c := range m.cells {
+			if err := m.kill(ctx, c); err != nil {
+				t.Errorf("%s: %v", c.fault, err)
+			}
+		}
+	}
 	var wg sync.WaitGroup
 	for _, c := range m.cells {
 		wg.Go(func() {
@@ -174,17 +181,20 @@ func (m *matrix) add(t *testing.T, file *strings.Builder, wrong string) {
 	fmt.Fprintf(file, matrixTool, c.tool, m.promise, c.down.URL(), honours, retryable, verify)
 }
 
-// drive is a client that retries with the same key and bytes until the call has an
-// end that stays, and the person who decides what is held.
-func (m *matrix) drive(ctx context.Context, c *cell) error {
-	var first []option
+func (m *matrix) post(c *cell, opts ...option) reply {
+	return m.d.post(c.fault, c.tool, `{"amount":100,"memo":"m"}`, opts...)
+}
+
+// kill asks for the call of a cell and has the process killed while it runs.
+func (m *matrix) kill(ctx context.Context, c *cell) error {
+	life := m.d.now()
+	var opts []option
 	switch m.crash {
 	case "killed after dispatch":
-		first = []option{fault(idem.PointAfterDispatch, "exit")}
+		opts = []option{fault(idem.PointAfterDispatch, "exit")}
 	case "killed before the commit":
-		first = []option{fault(idem.PointBeforeCommit, "exit")}
-	case "killed while downstream is at work":
-		life := m.d.now()
+		opts = []option{fault(idem.PointBeforeCommit, "exit")}
+	default:
 		go func() {
 			select {
 			case <-c.asked:
@@ -193,10 +203,22 @@ func (m *matrix) drive(ctx context.Context, c *cell) error {
 			}
 		}()
 	}
+	r := m.post(c, append(opts, wait(10))...)
+	select {
+	case <-life.ended:
+		return m.d.awaitNext(ctx, life)
+	case <-ctx.Done():
+		return fmt.Errorf("the process was not killed; the answer was %v", r)
+	}
+}
+
+// drive is a client that retries with the same key and bytes until the call has an
+// end that stays, and the person who decides what is held.
+func (m *matrix) drive(ctx context.Context, c *cell) error {
 	var last reply
-	for ; ctx.Err() == nil; first = nil {
+	for ctx.Err() == nil {
 		life := m.d.now()
-		r := m.d.post(c.fault, c.tool, `{"amount":100,"memo":"m"}`, append(first, wait(2))...)
+		r := m.post(c, wait(2))
 		last = r
 		switch {
 		case r.lost != nil:
