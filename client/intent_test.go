@@ -9,7 +9,7 @@ import (
 )
 
 func TestIntentOf(t *testing.T) {
-	const args = ` {"order_id": " 7 ", "n": 1.50, "to": [ "a", {"b/c": null, "d~": [] } ], "": 0, "a\u0062": true, "01": "x"} `
+	const args = ` {"order_id": " 7 ", "n": 1.50, "to": [ "a", {"b/c": null, "d~": [] } ], "": 0, "a\u0062": true, "01": "x", "~1": "t", "/": "s"} `
 	for _, tc := range []struct {
 		name     string
 		pointers []string
@@ -19,6 +19,7 @@ func TestIntentOf(t *testing.T) {
 		{"as they are written, in the order given", []string{"/n", "/order_id"}, `{"/n":1.50,"/order_id":" 7 "}`},
 		{"deeper, escapes, null counts", []string{"/to/1/b~1c"}, `{"/to/1/b~1c":null}`},
 		{"tilde", []string{"/to/1/d~0"}, `{"/to/1/d~0":[]}`},
+		{"a tilde before a one", []string{"/~01"}, `{"/~01":"t"}`},
 		{"an element", []string{"/to/0"}, `{"/to/0":"a"}`},
 		{"the empty name", []string{"/"}, `{"/":0}`},
 		{"a name that is spelled with escapes", []string{"/ab"}, `{"/ab":true}`},

@@ -73,18 +73,23 @@ func (f *Failure) Validate() error {
 		return Errorf(CodeBadRequest, "the message of a failure is over %d bytes", MaxMessage)
 	case !utf8.ValidString(f.Message):
 		return Errorf(CodeBadRequest, "the message of a failure is not valid text")
+	case f.RetryAfter < 0 || f.RetryAfter > MaxRetryAfter || f.RetryAfter%time.Second != 0:
+		return Errorf(CodeBadRequest, "a failure's time to retry after must be whole seconds up to %v", MaxRetryAfter)
 	}
 	return nil
 }
 
 // Clipped returns what of a tool's failure can be stored, since a definite
 // answer must not be lost over its wording: [FailureTool] where the code is none,
-// U+FFFD for what is no UTF-8, and of a long message its beginning, cut between
-// two characters.
+// U+FFFD for what is no UTF-8, of a long message its beginning, cut between two
+// characters, and whole seconds to retry after.
 func (f Failure) Clipped() Failure {
 	if !ValidName(f.Code) {
 		f.Code = FailureTool
 	}
+	// Too early is worse than too late.
+	f.RetryAfter = min(max(f.RetryAfter, 0), MaxRetryAfter)
+	f.RetryAfter = (f.RetryAfter + time.Second - 1).Truncate(time.Second)
 	if f.Validate() == nil {
 		return f
 	}

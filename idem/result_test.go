@@ -4,6 +4,7 @@ import (
 	"errors"
 	"strings"
 	"testing"
+	"time"
 	"unicode/utf8"
 
 	"pgregory.net/rapid"
@@ -75,6 +76,9 @@ func TestFailureClipped(t *testing.T) {
 		"a long message":           {Failure{"c", fill + "yz", false, 0, false}, Failure{"c", fill + "y", false, 0, false}},
 		"cut between characters":   {Failure{"c", fill + "ä", false, 0, false}, Failure{"c", fill, false, 0, false}},
 		"cut where it was invalid": {Failure{"c", fill + "\xff", false, 0, false}, Failure{"c", fill, false, 0, false}},
+		"a fraction of a second":   {Failure{"c", "m", true, 1, false}, Failure{"c", "m", true, time.Second, false}},
+		"a pause of a long time":   {Failure{"c", "m", true, 1 << 62, false}, Failure{"c", "m", true, MaxRetryAfter, false}},
+		"a pause in the past":      {Failure{"c", "m", true, -1, false}, Failure{"c", "m", true, 0, false}},
 		"only tails of characters": {Failure{"c", strings.Repeat("\x80", 2*MaxMessage), false, 0, false}, Failure{"c", "\uFFFD", false, 0, false}},
 	} {
 		t.Run(name, func(t *testing.T) {
