@@ -158,5 +158,16 @@ func (t *Tool) Validate() error {
 	if t.Timeout < 0 || t.Settle < 0 {
 		return fmt.Errorf("idem: tool %s: negative duration", t.Name)
 	}
+	if t.Concurrency < 0 || t.MaxAttempts < 0 || t.MaxCrashes < 0 || t.MaxCrashes == 1 {
+		return fmt.Errorf("idem: tool %s: concurrency, attempts and crashes must not be negative, nor crashes 1", t.Name)
+	}
+	if t.Unrecorded && t.Effects != EffectsNone {
+		return fmt.Errorf("idem: tool %s: only a tool with effects %q can go without a record", t.Name, EffectsNone)
+	}
+	if !t.Rules.ID().IsZero() {
+		if err := t.Rules.Validate(); err != nil {
+			return fmt.Errorf("idem: tool %s: %w", t.Name, err)
+		}
+	}
 	return nil
 }

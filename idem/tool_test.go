@@ -55,6 +55,11 @@ func TestToolValidate(t *testing.T) {
 		"verify without how": {func(t *Tool) { t.Rerun = RerunVerify }, "verify"},
 		"how without verify": {func(t *Tool) { t.Verify = verify }, "verify"},
 		"negative time-out":  {func(t *Tool) { t.Timeout = -1 }, "duration"},
+		"negative at once":   {func(t *Tool) { t.Concurrency = -1 }, "concurrency"},
+		"negative attempts":  {func(t *Tool) { t.MaxAttempts = -1 }, "attempts"},
+		"one crash":          {func(t *Tool) { t.MaxCrashes = 1 }, "crashes"},
+		"no record outside":  {func(t *Tool) { t.Unrecorded = true }, "record"},
+		"bad rules":          {func(t *Tool) { t.Rules = &Rules{Trim: []string{"no pointer"}} }, "pointer"},
 		"negative settle":    {func(t *Tool) { t.Rerun, t.Verify, t.Settle = RerunVerify, verify, -1 }, "duration"},
 	} {
 		err := good(c.change).Validate()

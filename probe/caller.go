@@ -137,6 +137,9 @@ func (c *caller) try(ctx context.Context, n int, intent, key string, body []byte
 			}
 			if call := client.ParseCall(raw); call != nil {
 				reading.Call = call.Status
+				if f := call.Error; f != nil {
+					reading.Failure, reading.Retryable, reading.Effect = f.Code, f.Retryable, f.Effect
+				}
 			}
 		}
 	}

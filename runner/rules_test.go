@@ -2,6 +2,7 @@ package runner_test
 
 import (
 	"context"
+	"errors"
 	"testing"
 	"testing/synctest"
 
@@ -121,7 +122,8 @@ func TestMissingRules(t *testing.T) {
 		defer r.Stop(over())
 		s := idem.Submission{Request: intent{"k", w.none, `{"memo":"x"}`}.request(), Wait: long}
 		_, err = r.Submit(context.Background(), s)
-		if e, ok := err.(*idem.Error); !ok || e.Code != idem.CodeInternal || e.CallID.IsZero() || e.Effect != idem.DoubtNone {
+		var e *idem.Error
+		if !errors.As(err, &e) || e.Code != idem.CodeInternal || e.CallID.IsZero() || e.Effect != idem.DoubtNone {
 			t.Errorf("got %v", err)
 		}
 	}, compares("none", &idem.Rules{Ignore: []string{"/memo"}}))

@@ -21,6 +21,7 @@ import (
 func (r *Runner) Submit(ctx context.Context, s idem.Submission) (idem.Answer, error) {
 	began := time.Now()
 	if err := r.rules.apply(&s.Request); err != nil {
+		r.counts.count(s.Request.Tool, func(c *idem.Counts) { c.Refused++ })
 		return idem.Answer{}, err
 	}
 	if a, taken, err := r.submitUnrecorded(ctx, s); taken {

@@ -71,7 +71,7 @@ func TestInspect(t *testing.T) {
 	if err := json.Unmarshal([]byte(o.stdout), &doc); err != nil {
 		t.Fatal(err)
 	}
-	if doc.Layout != 1 || doc.CreatedAt == nil || doc.Calls != 4 || doc.Effects != 2 || doc.ByStatus["held"] != 0 || len(doc.ByStatus) != 5 ||
+	if doc.Layout != 2 || doc.CreatedAt == nil || doc.Calls != 4 || doc.Effects != 2 || doc.ByStatus["held"] != 0 || len(doc.ByStatus) != 5 ||
 		doc.Attempts["1"] != 3 || len(doc.Attempts) != 10 || doc.Keys != 4 || doc.Markers != 1 || doc.Events != 10 || doc.Broken != 0 || len(doc.Checks) != 10 {
 		t.Errorf("%s", o.stdout)
 	}
