@@ -115,6 +115,7 @@ const (
 // It is for tests and for trying things out: it holds on to a few hundred bytes for each
 // id, and makes one sync of the disk for each effect, one after the other.
 type Downstream struct {
+	front
 	ignores bool
 	header  string
 	pointer string
@@ -134,7 +135,6 @@ type Downstream struct {
 
 	mu      sync.Mutex
 	closed  bool
-	addr    string
 	under   int           // requests of any kind under way
 	idle    chan struct{} // closed when under is 0 again; nil while it is
 	working int           // requests for effects, and look-ups, under way
@@ -195,7 +195,7 @@ func NewDownstream(o DownstreamOptions) (*Downstream, error) {
 
 		maxRequests: MaxDownstreamRequests,
 		maxEntries:  MaxDownstreamEntries,
-		pause:       wait,
+		pause:       rest,
 
 		ids:    make(map[string]*effectState),
 		reqs:   requestLog{max: MaxDownstreamLog},
@@ -228,18 +228,6 @@ func NewDownstream(o DownstreamOptions) (*Downstream, error) {
 	return d, nil
 }
 
-// wait waits so long, unless ctx is over first.
-func wait(ctx context.Context, long time.Duration) error {
-	t := time.NewTimer(long)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-}
-
 // remember takes up an entry of the ledger.
 func (d *Downstream) remember(e DownstreamEntry, at span) {
 	s := d.ids[e.EffectID]
@@ -266,45 +254,13 @@ func (d *Downstream) enter(s *effectState, body string, at span) {
 func (d *Downstream) Handler() http.Handler { return http.HandlerFunc(d.serve) }
 
 // Start listens on a free port of 127.0.0.1 and serves there until Close.
-func (d *Downstream) Start() error {
-	l, err := net.ListenTCP("tcp", &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)})
-	if err != nil {
-		return fmt.Errorf("probe: %w", err)
-	}
-	d.listens(l)
-	go func() {
-		if err := d.Serve(l); err != nil {
-			d.log.Error("the downstream's listener failed", "err", err)
-		}
-	}()
-	return nil
-}
+func (d *Downstream) Start() error { return d.start(d.log, d.Serve) }
 
 // Serve takes connections from l until Close, and then returns nil. It closes l. A
 // service serves once.
 func (d *Downstream) Serve(l *net.TCPListener) error {
-	d.listens(l)
-	if err := d.server.Serve(newGate(l, maxDownstreamConns)); !errors.Is(err, http.ErrServerClosed) {
-		return fmt.Errorf("probe: %w", err)
-	}
-	return nil
+	return d.front.serve(l, d.server, maxDownstreamConns)
 }
-
-func (d *Downstream) listens(l *net.TCPListener) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.addr = l.Addr().String()
-}
-
-// Addr is where the service listens, as HOST:PORT; empty before it does.
-func (d *Downstream) Addr() string {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return d.addr
-}
-
-// URL is where the service listens, as http://HOST:PORT.
-func (d *Downstream) URL() string { return "http://" + d.Addr() }
 
 // Close stops the service. It takes no more requests, ends every wait at once (a
 // slow commit that waits is not committed, and said to be so in the log), waits for

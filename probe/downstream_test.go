@@ -61,7 +61,7 @@ func hitFirst(f DownstreamFault) func(int, string) DownstreamFault {
 
 func dialDownstream(t *testing.T, d *Downstream) *wire {
 	t.Helper()
-	c, err := net.Dial("tcp", d.Addr())
+	c, err := net.Dial("tcp", strings.TrimPrefix(d.URL(), "http://"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -377,11 +377,11 @@ func TestDownstreamWaits(t *testing.T) {
 // The wait of the service itself.
 func TestDownstreamPause(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
-	if err := wait(ctx, time.Nanosecond); err != nil {
+	if err := rest(ctx, time.Nanosecond); err != nil {
 		t.Error(err)
 	}
 	cancel()
-	if err := wait(ctx, time.Hour); !errors.Is(err, context.Canceled) {
+	if err := rest(ctx, time.Hour); !errors.Is(err, context.Canceled) {
 		t.Error(err)
 	}
 }

@@ -123,6 +123,7 @@ type Summary struct {
 // once its request has been written there to the end; upstream is not told of one
 // that leaves in an exchange that was hit, which runs on to its fault.
 type Proxy struct {
+	front
 	upstream  *upstream
 	keyHeader string
 	maxConns  int
@@ -139,7 +140,6 @@ type Proxy struct {
 	arrived  int64
 	counters []*counter
 	summary  Summary
-	url      string
 }
 
 // NewProxy makes a proxy that does not listen yet.
@@ -183,42 +183,11 @@ func NewProxy(o ProxyOptions) (*Proxy, error) {
 }
 
 // Start listens on a free port of 127.0.0.1 and serves there until Close.
-func (p *Proxy) Start() error {
-	l, err := net.ListenTCP("tcp", &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)})
-	if err != nil {
-		return fmt.Errorf("probe: %w", err)
-	}
-	p.listens(l)
-	go func() {
-		if err := p.Serve(l); err != nil {
-			p.log.Error("the proxy's listener failed", "err", err)
-		}
-	}()
-	return nil
-}
+func (p *Proxy) Start() error { return p.start(p.log, p.Serve) }
 
 // Serve takes connections from l until Close or Shutdown, and then returns nil.
 // It closes l. A proxy serves once.
-func (p *Proxy) Serve(l *net.TCPListener) error {
-	p.listens(l)
-	if err := p.server.Serve(newGate(l, p.maxConns)); !errors.Is(err, http.ErrServerClosed) {
-		return fmt.Errorf("probe: %w", err)
-	}
-	return nil
-}
-
-func (p *Proxy) listens(l *net.TCPListener) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.url = "http://" + l.Addr().String()
-}
-
-// URL is where the proxy listens, as http://HOST:PORT; empty before it does.
-func (p *Proxy) URL() string {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.url
-}
+func (p *Proxy) Serve(l *net.TCPListener) error { return p.front.serve(l, p.server, p.maxConns) }
 
 // Summary is what the proxy has counted so far.
 func (p *Proxy) Summary() Summary {

@@ -2,10 +2,8 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"log/slog"
-	"math/rand/v2"
 	"net"
 	"time"
 
@@ -130,24 +128,15 @@ type downstreamed struct {
 
 // Run serves until the context ends, then writes the counts.
 func (c *downstreamCmd) Run(ctx context.Context, con *console) error {
-	format := serveCmd{LogLevel: c.LogLevel, LogFormat: c.LogFormat}
-	terminal := isTerminal(con.stderr)
-	w := newLogWriter(con.stderr, slog.New(format.logHandler(con.stderr, terminal)))
-	defer w.close(flushTime)
-	words := *con
-	words.stderr = w // all words go the same way and stay in order
-	return exitQuietly(report(&words, c.play(ctx, &words, slog.New(format.logHandler(w, terminal)))))
+	return logged(con, c.LogLevel, c.LogFormat, func(words *console, log *slog.Logger) error { return c.play(ctx, words, log) })
 }
 
-func (c *downstreamCmd) play(ctx context.Context, con *console, log *slog.Logger) (err error) {
+func (c *downstreamCmd) play(ctx context.Context, con *console, log *slog.Logger) error {
 	draws, err := c.draws()
 	if err != nil {
 		return err
 	}
-	if draws && c.Seed == nil {
-		seed := uint64(rand.Uint32()) // short, and exact in any JSON reader
-		c.Seed = &seed
-	}
+	c.Seed = draw(c.Seed, draws)
 	o, err := c.options()
 	if err != nil {
 		return err
@@ -166,32 +155,10 @@ func (c *downstreamCmd) play(ctx context.Context, con *console, log *slog.Logger
 		}
 		return err
 	}
-	served := make(chan error, 1)
-	go func() { served <- d.Serve(l.(*net.TCPListener)) }()
+	s := standIn{name: "downstream", serve: d.Serve, close: d.Close}
 	if draws {
-		con.say("idemd downstream seed %d", *c.Seed)
+		s.seed = c.Seed
 	}
-	// Not a log line: scripts wait for it at every level and in every format.
-	con.say("idemd downstream listening on http://%s", l.Addr())
-	select {
-	case <-ctx.Done():
-		err = nil
-	case err = <-served:
-		served <- nil
-	}
-	timeout, cancel := context.WithTimeout(context.WithoutCancel(ctx), c.ShutdownTimeout)
-	defer cancel()
-	if cut := d.Close(timeout); cut != nil {
-		log.Warn("stopping", "err", cut)
-	}
-	err = errors.Join(err, <-served)
-	out := downstreamed{DownstreamReport: d.Report()}
-	if draws {
-		out.Seed = c.Seed
-	}
-	b, merr := json.Marshal(out)
-	if merr != nil {
-		return errors.Join(err, merr)
-	}
-	return errors.Join(con.print("%s\n", b), err)
+	s.sums = func() any { return downstreamed{Seed: s.seed, DownstreamReport: d.Report()} }
+	return s.run(ctx, con, log, l, c.ShutdownTimeout)
 }

@@ -2,11 +2,9 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
-	"math/rand/v2"
 	"net"
 	"time"
 
@@ -116,21 +114,12 @@ type proxied struct {
 
 // Run passes on until the context ends, then writes the summary.
 func (c *proxyCmd) Run(ctx context.Context, con *console) error {
-	format := serveCmd{LogLevel: c.LogLevel, LogFormat: c.LogFormat}
-	terminal := isTerminal(con.stderr)
-	w := newLogWriter(con.stderr, slog.New(format.logHandler(con.stderr, terminal)))
-	defer w.close(flushTime)
-	words := *con
-	words.stderr = w // all words go the same way and stay in order
-	return exitQuietly(report(&words, c.proxy(ctx, &words, slog.New(format.logHandler(w, terminal)))))
+	return logged(con, c.LogLevel, c.LogFormat, func(words *console, log *slog.Logger) error { return c.proxy(ctx, words, log) })
 }
 
 func (c *proxyCmd) proxy(ctx context.Context, con *console, log *slog.Logger) error {
 	draws := c.Rate != nil || len(c.Mode) > 1
-	if draws && c.Seed == nil {
-		seed := uint64(rand.Uint32()) // short, and exact in any JSON reader
-		c.Seed = &seed
-	}
+	c.Seed = draw(c.Seed, draws)
 	o, err := c.options()
 	if err != nil {
 		return err
@@ -145,32 +134,10 @@ func (c *proxyCmd) proxy(ctx context.Context, con *console, log *slog.Logger) er
 	if err != nil {
 		return err
 	}
-	served := make(chan error, 1)
-	go func() { served <- p.Serve(l.(*net.TCPListener)) }()
+	s := standIn{name: "proxy", serve: p.Serve, close: p.Shutdown}
 	if draws {
-		con.say("idemd proxy seed %d", *c.Seed)
+		s.seed = c.Seed
 	}
-	// Not a log line: scripts wait for it at every level and in every format.
-	con.say("idemd proxy listening on http://%s", l.Addr())
-	select {
-	case <-ctx.Done():
-		err = nil
-	case err = <-served:
-		served <- nil
-	}
-	timeout, cancel := context.WithTimeout(context.WithoutCancel(ctx), c.ShutdownTimeout)
-	defer cancel()
-	if err := p.Shutdown(timeout); err != nil {
-		log.Warn("stopping", "err", err)
-	}
-	err = errors.Join(err, <-served)
-	out := proxied{Summary: p.Summary()}
-	if draws {
-		out.Seed = c.Seed
-	}
-	b, merr := json.Marshal(out)
-	if merr != nil {
-		return errors.Join(err, merr)
-	}
-	return errors.Join(con.print("%s\n", b), err)
+	s.sums = func() any { return proxied{Seed: s.seed, Summary: p.Summary()} }
+	return s.run(ctx, con, log, l, c.ShutdownTimeout)
 }
