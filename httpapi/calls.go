@@ -47,7 +47,7 @@ func (s *Server) submit(x *exchange, body []byte) (answer, error) {
 			Args:     bytes.Clone(env.args), // it lies in pooled memory
 			ClientID: env.clientID, Seq: env.seq,
 		},
-		Wait: wait, Fault: fault, Trace: traceparent(x.r.Header),
+		Wait: wait, Crowded: x.crowded, Fault: fault, Trace: traceparent(x.r.Header),
 	})
 	if err == nil || answerable(err) {
 		// Also before a refusal is sent, which is an answer like any other.

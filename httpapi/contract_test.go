@@ -399,6 +399,31 @@ var contract = []struct {
 		(<-first).want(200)
 		w.counted("brief", idem.Counts{Deliveries: 2, Created: 1, Refused: 1})
 	}},
+	{"unrecorded tool, crowded", func(t scene) {
+		w := newWorld(t, func(o *worldOptions) { o.http.MaxInFlight = 4 })
+		w.post("stored", gateBody).want(202)
+		looks := []<-chan *reply{
+			w.async(func() *reply { return w.post("k1", lookBody) }),
+			w.async(func() *reply { return w.do(fits, "POST", "/v1/tool-calls", lookBody, nil) }),
+		}
+		w.inFlight(2)
+		for range looks {
+			<-w.look.started
+		}
+		// The upper half is not for whoever stays, also where a run could be joined.
+		w.post("k1", lookBody).want(503, idem.CodeUnavailable).effect(idem.DoubtNone).has("Retry-After", "1", "Idempotency-Key", "k1")
+		w.do(fits, "POST", "/v1/tool-calls", lookBody, nil).want(503, idem.CodeUnavailable)
+		w.post("stored", gateBody).want(202).has("Idempotent-Replayed", "true")
+		w.post("stored", lookBody).want(409, idem.CodeConflict)
+		w.post("new", `{"tool":"charge","args":{"amount":1}}`).want(202)
+		for range looks { // either may take either
+			w.look.release <- outcome{result: `1`}
+		}
+		for _, asked := range looks {
+			(<-asked).want(200)
+		}
+		w.counted("look", idem.Counts{Deliveries: 5, Created: 2, Conflicts: 1, Refused: 2})
+	}},
 	{"unrecorded tool, stopping", func(t scene) {
 		w := newWorld(t)
 		asked := w.async(func() *reply { return w.post("k", lookBody) })

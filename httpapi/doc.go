@@ -56,6 +56,7 @@
 //	unrecorded tool, args do not fit   422 invalid_arguments
 //	unrecorded tool, bad key           400 bad_request
 //	unrecorded tool, busy              503 unavailable
+//	unrecorded tool, crowded           503 unavailable in the upper half; known keys go on
 //	unrecorded tool, stopping          503 unavailable
 //	body too large                     413 payload_too_large
 //	other media type                   415 unsupported_media_type

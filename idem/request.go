@@ -47,6 +47,10 @@ type Submission struct {
 	// answers at once.
 	Wait time.Duration
 
+	// Crowded says that so many requests are being worked on that none should stay:
+	// it is refused where it can only be answered by waiting.
+	Crowded bool
+
 	// Fault is a failure asked for on purpose, or nil.
 	Fault *Fault
 

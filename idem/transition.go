@@ -279,7 +279,30 @@ func (t ClaimTerms) claimPending(cur *Call) (Change, error) {
 		// definite: the key may ask again once the tool is back.
 		return t.stop(ch, &c, Failure{Code: FailureMissing, Message: "the tool is not configured any more", Retryable: true})
 	}
-	return t.run(ch, &c)
+	switch {
+	case !c.InDoubt:
+		return t.run(ch, &c)
+	case stricter(cur.Rerun, t.Tool.Rerun) != cur.Rerun:
+		// It came back here by a promise that the tool does not give any more.
+		return t.keep(ch, &c, Failure{Code: FailureLost, Message: "the answer of an earlier attempt was lost, and by its new configuration the tool may not run again"})
+	case t.spent(&c):
+		return t.keep(ch, &c, exhausted(&c))
+	default:
+		return t.run(ch, &c)
+	}
+}
+
+// spent reports whether the call has had all the attempts that its tool allows. A
+// call of which nobody is in doubt may have one more all the same: a person said
+// so, or the bound was higher when it was asked for again.
+func (t ClaimTerms) spent(c *Call) bool {
+	return t.Tool != nil && t.Tool.MaxAttempts > 0 && c.Attempt >= t.Tool.MaxAttempts
+}
+
+// exhausted says that a call is spent, and that the answer of its last attempt was
+// lost.
+func exhausted(c *Call) Failure {
+	return Failure{Code: FailureExhausted, Message: fmt.Sprintf("attempt %d was the last, and its answer was lost", c.Attempt)}
 }
 
 // takeOver claims a running call whose holder is gone.
@@ -309,6 +332,10 @@ func (t ClaimTerms) takeOver(cur *Call) (Change, error) {
 		return t.keep(ch, &c, Failure{Code: FailureLost, Message: "the process died after the tool was dispatched; its answer is lost"})
 	case t.Tool == nil:
 		return t.stop(ch, &c, Failure{Code: FailureMissing, Message: "the tool is not configured any more", Retryable: true})
+	case t.spent(&c) && c.InDoubt:
+		return t.keep(ch, &c, exhausted(&c))
+	case t.spent(&c):
+		return t.stop(ch, &c, exhausted(&c))
 	default:
 		return t.run(ch, &c)
 	}

@@ -84,6 +84,9 @@ var states = map[string]func() *Call{
 	"tombstone":     newTombstone,
 
 	// Variants, for the transitions that tell them apart.
+	"pending in doubt":         func() *Call { c := newPendingAgain(); c.InDoubt = true; return c },
+	"pending in doubt, verify": func() *Call { c := newPendingAgain(); c.InDoubt, c.Rerun = true, RerunVerify; return c },
+
 	"running, once crashed":          newRunning(EffectsExternal, RerunYes, 1),
 	"running, twice crashed":         newRunning(EffectsExternal, RerunYes, 2),
 	"running, often crashed":         newRunning(EffectsExternal, RerunYes, 7),
@@ -448,6 +451,13 @@ func claim(owner string, tool *Tool, from Lease) Transition {
 	return Claim(ClaimTerms{Terms: terms(), Owner: owner, Lease: time.Minute, MaxCrashes: 3, Tool: tool, From: from})
 }
 
+// most is a tool with a bound of attempts.
+func most(t *Tool, attempts int) *Tool {
+	c := *t
+	c.MaxAttempts = attempts
+	return &c
+}
+
 func TestClaim(t *testing.T) {
 	recovered := Claim(ClaimTerms{
 		Terms: terms(), Owner: "boot2/w1", Lease: time.Minute, MaxCrashes: 3, Tool: refund, Recovered: true,
@@ -468,6 +478,28 @@ func TestClaim(t *testing.T) {
 		// R14: not dispatched, or known what came of it: the key may ask again once the tool is back.
 		{"pending", "tool gone", claim("boot2/w1", nil, none), "stopped", "failed 0/0 retryable", "failed", "write"},
 		{"pending again", "tool gone", claim("boot2/w1", nil, none), "stopped", "failed 2/1 retryable", "failed", "write"},
+		// R13: an answer was lost, and the call was given back or asked for again by
+		// a promise that was taken back since.
+		{"pending in doubt", "", claim("boot2/w1", refund, none), "claimed", "running 3/1", "claimed", "write"},
+		{"pending in doubt", "tool now verifies", claim("boot2/w1", refundAsk, none), "stopped", "held 2/1", "held", "write"},
+		{"pending in doubt", "tool now holds", claim("boot2/w1", refundHold, none), "stopped", "held 2/1", "held", "write"},
+		{"pending in doubt", "tool promises what nobody knows", claim("boot2/w1", refundOdd, none), "stopped", "held 2/1", "held", "write"},
+		{"pending in doubt", "tool now holds, left by an earlier life", Claim(ClaimTerms{Terms: terms(), Owner: "boot2/w1", Lease: time.Minute, MaxCrashes: 3, Tool: refundHold, Recovered: true}),
+			"stopped", "held 2/1", "recovered held", "write"},
+		{"pending in doubt", "tool gone", claim("boot2/w1", nil, none), "stopped", "failed 2/1 retryable", "failed", "write"},
+		{"pending again", "nothing in doubt, tool now holds", claim("boot2/w1", refundHold, none), "claimed", "running 3/1", "claimed", "write"},
+		{"pending in doubt, verify", "its failure said that asking again is safe", claim("boot2/w1", refundAsk, none), "claimed", "running 3/1", "claimed", "write"},
+		{"pending in doubt, verify", "tool may now rerun", claim("boot2/w1", refund, none), "claimed", "running 3/1", "claimed", "write"},
+		{"pending in doubt, verify", "tool now holds", claim("boot2/w1", refundHold, none), "stopped", "held 2/1", "held", "write"},
+
+		// A tool's bound of attempts holds for those that nobody asked for, too.
+		{"pending in doubt", "all attempts had", claim("boot2/w1", most(refund, 2), none), "stopped", "held 2/1", "held", "write"},
+		{"pending in doubt", "one is left", claim("boot2/w1", most(refund, 3), none), "claimed", "running 3/1", "claimed", "write"},
+		{"pending again", "all attempts had, and a person wants one more", claim("boot2/w1", most(refund, 2), none), "claimed", "running 3/1", "claimed", "write"},
+		{"running", "all attempts had", claim("boot2/w1", most(refund, 2), found), "stopped", "held 2/1", "recovered held", "write"},
+		{"running", "more than all attempts had", claim("boot2/w1", most(refund, 1), found), "stopped", "held 2/1", "recovered held", "write"},
+		{"running", "one is left", claim("boot2/w1", most(refund, 3), found), "claimed", "running 3/1", "recovered claimed", "write"},
+		{"running none", "all attempts had", claim("boot2/w1", most(refund, 2), found), "stopped", "failed 2/1", "recovered failed", "write"},
 
 		// R6: a running call is taken only from the lease it was found under.
 		{"running", "not found due", claim("boot2/w1", refund, none), "stale", "running 2/0", "-", ""},
@@ -564,6 +596,9 @@ func TestClaimStops(t *testing.T) {
 		{"tool gone", "running", nil, FailureMissing},                             // R14
 		{"tool gone, answer lost", "running verify", nil, FailureLost},            // R14
 		{"tool gone before it ran", "pending", nil, FailureMissing},               // R14
+		{"promise taken back", "pending in doubt", refundHold, FailureLost},       // R13
+		{"no attempt left", "running", most(refund, 2), FailureExhausted},
+		{"no attempt left, given back", "pending in doubt", most(refund, 2), FailureExhausted},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			ch, err := Claim(ClaimTerms{Terms: t2, Owner: "boot2/w1", Lease: time.Minute, MaxCrashes: 3, Tool: c.tool, From: theLease})(states[c.state]())

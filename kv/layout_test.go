@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"strings"
 	"testing"
 	"time"
 
@@ -181,7 +182,7 @@ func TestLayoutRows(t *testing.T) {
 			"of another id": encodeRules(&idem.Rules{Ignore: []string{"/b"}}), "no rules": append([]byte{1, 2}, "{}"...),
 			"more behind them": append(encodeRules(&idem.Rules{Ignore: []string{"/a"}}), 0), "not rules": append([]byte{1, 4}, "null"...),
 		} {
-			if r, err := decodeRules(v, id); !errors.Is(err, errCorrupt) {
+			if r, err := decodeRules(v, id); !errors.Is(err, errCorrupt) || !strings.Contains(err.Error(), id.String()) {
 				t.Errorf("rules, %s: %+v, %v", name, r, err)
 			}
 		}

@@ -55,14 +55,12 @@ func encodeRules(r *idem.Rules) []byte {
 func decodeRules(v []byte, id idem.RulesID) (*idem.Rules, error) {
 	row := newReader(v, rulesVersion)
 	text := row.raw()
-	if err := row.done("rules"); err != nil {
-		return nil, err
+	if row.done("rules") == nil {
+		if r, err := idem.ParseRules(text); err == nil && r.ID() == id {
+			return r, nil
+		}
 	}
-	r, err := idem.ParseRules(text)
-	if err != nil || r.ID() != id {
-		return nil, fmt.Errorf("%w: rules row", errCorrupt)
-	}
-	return r, nil
+	return nil, fmt.Errorf("%w: the row of the rules %v", errCorrupt, id)
 }
 
 // SaveRules implements [idem.Store].

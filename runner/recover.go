@@ -11,8 +11,8 @@ import (
 // longestPoll bounds how long a look that failed waits for the next one.
 const longestPoll = 10 * time.Second
 
-// dispatch finds what is due and gives it to workers, oldest first, until the
-// runner drains. Calls of an earlier life, calls that waited in the queue, and
+// dispatch finds what is due and gives it to workers, oldest first but for the last
+// worker, see lastWorker, until the runner drains. Calls of an earlier life, calls that waited in the queue, and
 // over a shared store calls of processes that died all come this way. A request
 // runs its call without it where a worker is free, or where the tool is local and
 // is waited for; never while somebody waits here.
@@ -35,14 +35,29 @@ func (r *Runner) dispatch() {
 }
 
 func (r *Runner) dispatchDue() {
+	if l, ok := r.room.lastWorker(); ok {
+		r.handOut(l)
+	}
 	l, ok := r.room.look()
 	if !ok {
 		return
 	}
+	switch found, all := r.handOut(l); {
+	case !all:
+	case found < l.limit:
+		r.room.clear(l.marks)
+	default:
+		r.room.mark() // there may be more behind them
+	}
+}
+
+// handOut gives what a look finds to workers. It returns how much that was, and
+// whether all of it was looked at.
+func (r *Runner) handOut(l look) (found int, all bool) {
 	due, err := r.store.Due(context.Background(), l.limit, l.except...)
 	if err != nil {
 		r.log.Error("looking for due calls failed; the next signal tries again", "err", err)
-		return
+		return 0, false
 	}
 	for _, d := range due {
 		worker, taken, more := r.room.next(d, d.Suspect(r.owner(0), r.maxCrashes(d.Tool)), time.Now())
@@ -50,14 +65,10 @@ func (r *Runner) dispatchDue() {
 			go r.fromQueue(d, worker)
 		}
 		if !more {
-			return
+			return len(due), false
 		}
 	}
-	if len(due) < l.limit {
-		r.room.clear(l.marks)
-	} else {
-		r.room.mark() // there may be more behind them
-	}
+	return len(due), true
 }
 
 // tidyAtOnce is how many keys are looked at each time.

@@ -26,8 +26,7 @@ type room struct {
 	// dispatched beside it (R12).
 	alone bool
 
-	// shares are those of the tools of which only so many calls may run at once.
-	shares map[string]*share
+	shares map[string]*share // by tool
 
 	draining  bool
 	abandoned int                 // attempts that were given up and have not returned
@@ -356,6 +355,25 @@ func (m *room) look() (l look, ok bool) {
 		}
 	}
 	return l, true
+}
+
+// lastWorker begins a look for due calls of tools of which nothing runs, if there is
+// one free worker only and something waits for it: they are first then, or some tools
+// whose calls take long would together keep all others waiting until their backlogs
+// are gone.
+func (m *room) lastWorker() (l look, ok bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.draining || m.alone || len(m.free) != 1 || !m.waiting {
+		return look{}, false
+	}
+	l = look{limit: len(m.live) + len(m.paused) + 1}
+	for tool, sh := range m.shares {
+		if sh.taken > 0 {
+			l.except = append(l.except, tool)
+		}
+	}
+	return l, len(l.except) > 0
 }
 
 // next takes a due call in hand and takes a worker for it. It reports no more

@@ -123,7 +123,7 @@ func TestMissingRules(t *testing.T) {
 		s := idem.Submission{Request: intent{"k", w.none, `{"memo":"x"}`}.request(), Wait: long}
 		_, err = r.Submit(context.Background(), s)
 		var e *idem.Error
-		if !errors.As(err, &e) || e.Code != idem.CodeInternal || e.CallID.IsZero() || e.Effect != idem.DoubtNone {
+		if !errors.As(err, &e) || e.Code != idem.CodeInternal || e.CallID.IsZero() || e.Effect != idem.DoubtUnknown {
 			t.Errorf("got %v", err)
 		}
 	}, compares("none", &idem.Rules{Ignore: []string{"/memo"}}))

@@ -2,11 +2,11 @@ package runner
 
 import "github.com/idemd/idemd/idem"
 
-// share is how many calls of a tool may run at once, so that a slow tool takes
-// not every worker, and what it calls is not overrun. A nil share is that of a
-// tool without such a bound. All under the room's lock.
+// share is how many calls of a tool run at once, and how many may, so that a slow
+// tool takes not every worker, and what it calls is not overrun. A nil share is that
+// of a tool that is not there any more. All under the room's lock.
 type share struct {
-	limit, taken int
+	limit, taken int // a limit of zero is none
 
 	// waiting says that calls of the tool may be due that were kept back since as
 	// many run as may. New ones go behind them.
@@ -17,14 +17,12 @@ type share struct {
 func newShares(tools map[string]*idem.Tool) map[string]*share {
 	shares := make(map[string]*share)
 	for name, t := range tools {
-		if t.Concurrency > 0 {
-			shares[name] = &share{limit: t.Concurrency}
-		}
+		shares[name] = &share{limit: t.Concurrency}
 	}
 	return shares
 }
 
-func (s *share) full() bool { return s != nil && s.taken >= s.limit }
+func (s *share) full() bool { return s != nil && s.limit > 0 && s.taken >= s.limit }
 
 // open reports whether a new call may run now.
 func (s *share) open() bool { return s == nil || !s.full() && !s.waiting }

@@ -1,6 +1,7 @@
 package runner_test
 
 import (
+	"context"
 	"fmt"
 	"testing"
 	"testing/synctest"
@@ -125,4 +126,41 @@ func TestSharesComeBack(t *testing.T) {
 		a := w.answer(intent{"last", w.hold, ""}, time.Millisecond)
 		equal(t, "the last", stands(a.Call), "succeeded 1")
 	}, workers(2), atOnce("hold", 1))
+}
+
+// Tools whose calls take every worker, all of them together, keep those of another
+// tool waiting until one worker is free, and not until their backlogs are gone.
+func TestOthersBacklogsFillAllWorkers(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		w.rerun.does(takes(time.Minute))
+		w.hold.does(takes(time.Minute))
+		w.verify.does(takes(time.Minute))
+		for i := range 100 {
+			for _, tool := range []*actor{w.rerun, w.hold} {
+				w.answer(intent{fmt.Sprint(tool.Name, i), tool, ""}, 0)
+			}
+			time.Sleep(time.Second)
+		}
+		began := time.Now()
+		for i := range 5 {
+			w.answer(intent{fmt.Sprint("quick ", i), w.none, ""}, 0)
+			w.answer(intent{fmt.Sprint("slow ", i), w.verify, ""}, 0)
+		}
+		for i := range 5 {
+			c, err := w.r.CallByKey(context.Background(), keyOf(fmt.Sprint("quick ", i)), time.Hour)
+			if err != nil {
+				t.Fatal(err)
+			}
+			equal(t, "quick", stands(c), "succeeded 1")
+		}
+		if waited := time.Since(began); waited > time.Minute {
+			t.Errorf("it waited for %v", waited)
+		}
+		time.Sleep(6 * time.Minute) // one after the other at least
+		w.want("slow 4", "succeeded 1")
+		w.want("rerun99", "pending 0")
+		time.Sleep(2 * time.Hour) // nor are the backlogs kept waiting for ever
+		w.want("rerun99", "succeeded 1")
+		w.want("hold99", "succeeded 1")
+	}, workers(4), queue(1000), atOnce("rerun", 2), atOnce("hold", 2), timeout(time.Hour))
 }

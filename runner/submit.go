@@ -85,7 +85,7 @@ type submission struct {
 func (s *submission) compared() (idem.Change, error) {
 	ch, err := s.decide()
 	if !errors.Is(err, idem.ErrUnknownRules) {
-		return ch, err
+		return ch, about(err, ch.Before)
 	}
 	// Another process over the same store has brought them in since this one began.
 	if err := s.r.rules.load(s.ctx(), s.r.store); err != nil {
@@ -96,9 +96,23 @@ func (s *submission) compared() (idem.Change, error) {
 	}
 	if ch, err = s.decide(); errors.Is(err, idem.ErrUnknownRules) {
 		s.r.log.Error("a call was accepted under rules that the store does not have", "call_id", ch.Before.ID.String())
-		err = &idem.Error{Code: idem.CodeInternal, Message: "the rules that this call was accepted under are missing", CallID: ch.Before.ID, Effect: idem.DoubtNone}
+		// It may be the sender's own, and it may have been carried out.
+		err = &idem.Error{Code: idem.CodeInternal, Message: "the rules that this call was accepted under are missing", CallID: ch.Before.ID, Effect: idem.DoubtUnknown}
 	}
-	return ch, err
+	return ch, about(err, ch.Before)
+}
+
+// about makes a refusal that a transition was handed, and that knows no call, one
+// about the call that it met: an attempt of it may have had its effect, although the
+// refused request has none.
+func about(err error, c *idem.Call) error {
+	var e *idem.Error
+	if c == nil || !errors.As(err, &e) || !e.CallID.IsZero() {
+		return err
+	}
+	known := *e
+	known.CallID, known.Effect = c.ID, c.Doubt()
+	return &known
 }
 
 // decide commits what the request leads to and starts what it is to start.
@@ -249,14 +263,19 @@ func (s *submission) submit(refuse error) idem.Transition {
 }
 
 // claim claims the call for a worker. One that may be poison is left to the
-// queue, where it gets its turn alone (R12).
+// queue, where it gets its turn alone (R12), and so is one that is to be held
+// instead: whoever waits is told of that as of any other.
 func (s *submission) claim(worker int) idem.Transition {
 	claim := idem.Claim(s.r.claimTerms(s.Request.Tool, worker))
 	return func(cur *idem.Call) (idem.Change, error) {
 		if s.r.suspect(cur) {
 			return idem.Change{Before: cur, After: cur}, nil
 		}
-		return claim(cur)
+		ch, err := claim(cur)
+		if err == nil && ch.After != nil && ch.After.Status == idem.StatusHeld {
+			return idem.Change{Before: cur, After: cur}, nil
+		}
+		return ch, err
 	}
 }
 

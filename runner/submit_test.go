@@ -337,3 +337,32 @@ func TestNamespaces(t *testing.T) {
 		}
 	})
 }
+
+// A key that may not be asked for again just now is refused with what is known of
+// its call: an earlier attempt may have had its effect, and whoever is told of none
+// might ask for it under another key (R13).
+func TestRefusedRequeueTellsTheDoubt(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		w.rerun.does(then(lost, fails(true)))
+		doubtful, certain := intent{"doubtful", w.rerun, ""}, intent{"certain", w.rerun, ""}
+		w.answer(doubtful, long)
+		w.answer(certain, long)
+		stopped := make(chan struct{})
+		w.rerun.does(takes(time.Minute))
+		running := w.later(intent{"running", w.rerun, ""}, long)
+		synctest.Wait()
+		go func() { defer close(stopped); w.r.Stop(context.Background()) }()
+		synctest.Wait()
+		for in, want := range map[intent]idem.Doubt{doubtful: idem.DoubtUnknown, certain: idem.DoubtNone} {
+			e := w.refusal(in, 0, idem.CodeUnavailable)
+			if e.Effect != want || e.CallID != w.call(in.key).ID {
+				t.Errorf("%s: %+v, want the call and the effect %q", in.key, e, want)
+			}
+		}
+		if e := w.refusal(intent{"new", w.rerun, ""}, 0, idem.CodeUnavailable); e.Effect != "" || !e.CallID.IsZero() {
+			t.Errorf("a new key: %+v", e)
+		}
+		<-running
+		<-stopped
+	})
+}

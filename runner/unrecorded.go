@@ -45,7 +45,8 @@ type run struct {
 // is known of it. A run goes on while anybody waits for it, and no longer.
 //
 // Errors: ErrConflict; what validate says; ErrUnavailable while the runner drains,
-// or where it was no turn of the tool in time; the context's; a store's.
+// where it was no turn of the tool in time, or where the request must not stay; the
+// context's; a store's.
 func (r *Runner) submitUnrecorded(ctx context.Context, s idem.Submission) (a idem.Answer, taken bool, err error) {
 	tool := r.tools[s.Request.Tool]
 	if tool == nil || !tool.Unrecorded {
@@ -57,6 +58,11 @@ func (r *Runner) submitUnrecorded(ctx context.Context, s idem.Submission) (a ide
 	}
 	var n *run
 	verdict := idem.VerdictNone
+	if err == nil && s.Crowded {
+		// Also where it could join: a tool that hangs would take every place that
+		// there is for requests, those for calls too.
+		err = idem.Errorf(idem.CodeUnavailable, "too many requests are being worked on for one that has to wait for its tool")
+	}
 	if err == nil {
 		n, verdict, err = r.board(s, tool)
 	}

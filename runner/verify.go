@@ -1,9 +1,11 @@
 package runner
 
 import (
+	"container/heap"
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"sync"
 	"time"
 
@@ -14,11 +16,28 @@ import (
 // them, before any second dispatch (R13). No answer keeps a call held, and the
 // question is asked again later.
 type verifier struct {
-	r    *Runner
-	mu   sync.Mutex
-	asks map[idem.CallID]*ask
-	open map[string]int // questions that have not returned, by tool
-	wake chan struct{}  // takes one signal
+	r     *Runner
+	mu    sync.Mutex
+	asks  map[idem.CallID]*ask
+	peers map[string]*peer // by tool; one for each that can be asked
+	wake  chan struct{}    // takes one signal
+}
+
+// peer is who is asked about the calls of one tool. Where it gives no answers,
+// however many calls are held cost it, the log and this process no more than few.
+type peer struct {
+	line line // of questions that wait for their time
+	open int  // questions that have not returned
+
+	// silent counts the questions since the last that was answered. From
+	// silentAfter on nothing is asked until rests, and each one more doubles the
+	// pause.
+	silent int
+	rests  time.Time
+	pause  time.Duration
+
+	warned   time.Time // when the log was told of questions without an answer,
+	unwarned int       // and how many there were since
 }
 
 // ask is a held call that downstream is asked about.
@@ -35,13 +54,29 @@ type ask struct {
 
 	next  time.Time
 	pause time.Duration // before the next question
-	open  bool          // being asked now, or by a question that does not return
+}
+
+// line is questions by their time, as a heap. One that is dropped stays in it until
+// its turn, which is at most lastPause, or settle, away.
+type line []*ask
+
+func (l line) Len() int           { return len(l) }
+func (l line) Less(i, j int) bool { return l[i].next.Before(l[j].next) }
+func (l line) Swap(i, j int)      { l[i], l[j] = l[j], l[i] }
+func (l *line) Push(a any)        { *l = append(*l, a.(*ask)) }
+func (l *line) Pop() any {
+	last := len(*l) - 1
+	a := (*l)[last]
+	(*l)[last] = nil
+	*l = (*l)[:last]
+	return a
 }
 
 const (
 	firstPause  = 500 * time.Millisecond
 	lastPause   = time.Minute
 	openAtOnce  = 8 // for each tool: one whose downstream is dead keeps none of the others waiting
+	silentAfter = 8 // a single call that cannot be asked about keeps none of the others waiting
 	noteFound   = "found downstream"
 	noteAbsent  = "not found downstream"
 	verifiedBy  = "verify"
@@ -54,9 +89,15 @@ const (
 )
 
 func newVerifier(r *Runner) *verifier {
-	return &verifier{
-		r: r, asks: make(map[idem.CallID]*ask), open: make(map[string]int), wake: make(chan struct{}, 1),
+	v := &verifier{
+		r: r, asks: make(map[idem.CallID]*ask), peers: make(map[string]*peer), wake: make(chan struct{}, 1),
 	}
+	for name, t := range r.tools {
+		if t.Verify != nil {
+			v.peers[name] = &peer{pause: firstPause}
+		}
+	}
+	return v
 }
 
 // start takes up the held calls of an earlier life.
@@ -81,7 +122,9 @@ func (v *verifier) held(key idem.Key, id idem.CallID, attempt int, tool string) 
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	now := time.Now()
-	v.asks[id] = &ask{key: key, id: id, tool: t, attempt: attempt, since: now, next: now, pause: firstPause}
+	a := &ask{key: key, id: id, tool: t, attempt: attempt, since: now, next: now, pause: firstPause}
+	v.asks[id] = a
+	heap.Push(&v.peers[tool].line, a)
 	v.signal()
 }
 
@@ -142,20 +185,21 @@ func (v *verifier) askDue(ctx context.Context) time.Duration {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	wait := idleRecheck
-	for _, a := range v.asks {
-		if a.open {
-			continue
+	for _, p := range v.peers {
+		for p.open < openAtOnce && len(p.line) > 0 { // an answer wakes the loop
+			first := p.line[0]
+			if v.asks[first.id] != first { // decided since
+				heap.Pop(&p.line)
+				continue
+			}
+			if left := max(time.Until(first.next), time.Until(p.rests)); left > 0 {
+				wait = min(wait, left)
+				break
+			}
+			heap.Pop(&p.line)
+			p.open++
+			v.r.loops.Go(func() { v.ask(ctx, first) })
 		}
-		if left := time.Until(a.next); left > 0 {
-			wait = min(wait, left)
-			continue
-		}
-		if v.open[a.tool.Name] >= openAtOnce {
-			continue // an answer wakes the loop
-		}
-		v.open[a.tool.Name]++
-		a.open = true
-		v.r.loops.Go(func() { v.ask(ctx, a) })
 	}
 	return wait
 }
@@ -189,12 +233,15 @@ func (v *verifier) ask(ctx context.Context, a *ask) {
 			v.free(a)
 		}()
 	}()
+	if err == nil {
+		v.answered(a)
+	}
 	if believed && err == nil && !answer.Found {
 		believed, err = v.unopposed(ctx, call)
 	}
 	switch {
 	case err != nil:
-		v.r.log.Warn("verification gave no answer; the call stays held", "call_id", a.id.String(), "tool", a.tool.Name, "err", err)
+		v.unanswered(a, err)
 	case answer.Found:
 		if v.resolve(a, call.Revision, idem.Resolution{Outcome: idem.OutcomeSucceeded, Note: noteFound, Result: answer.Result}) {
 			return
@@ -211,6 +258,38 @@ func (v *verifier) ask(ctx context.Context, a *ask) {
 	}
 	a.pause = min(2*a.pause, lastPause)
 	v.mu.Unlock()
+}
+
+// answered notes that there was an answer, whatever it says.
+func (v *verifier) answered(a *ask) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	p := v.peers[a.tool.Name]
+	p.silent, p.pause = 0, firstPause
+	p.rests = time.Time{}
+}
+
+// unanswered notes that there was none, and says so at most once in a while for
+// each tool.
+func (v *verifier) unanswered(a *ask, why error) {
+	v.mu.Lock()
+	p, now := v.peers[a.tool.Name], time.Now()
+	if p.silent++; p.silent >= silentAfter && !now.Before(p.rests) {
+		p.rests = now.Add(p.pause)
+		p.pause = min(2*p.pause, lastPause)
+	}
+	p.unwarned++
+	unwarned, warn := p.unwarned, p.warned.IsZero() || now.Sub(p.warned) >= lastPause
+	if warn {
+		p.warned, p.unwarned = now, 0
+	}
+	v.mu.Unlock()
+	level := slog.LevelDebug
+	if warn {
+		level = slog.LevelWarn
+	}
+	v.r.log.Log(context.Background(), level, "verification gave no answer; the call stays held",
+		"call_id", a.id.String(), "tool", a.tool.Name, "unanswered", unwarned, "err", why)
 }
 
 // notDone decides a call whose last attempt did nothing: it is run again, as
@@ -262,9 +341,10 @@ var closed = func() <-chan struct{} {
 func (v *verifier) free(a *ask) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	a.open = false
-	if v.open[a.tool.Name]--; v.open[a.tool.Name] == 0 {
-		delete(v.open, a.tool.Name)
+	p := v.peers[a.tool.Name]
+	p.open--
+	if v.asks[a.id] == a {
+		heap.Push(&p.line, a)
 	}
 	v.signal()
 }

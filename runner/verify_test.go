@@ -3,13 +3,16 @@ package runner_test
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"runtime"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/idemd/idemd/idem"
+	"github.com/idemd/idemd/runner"
 )
 
 type answers = func(context.Context, idem.Invocation) (idem.Verification, error)
@@ -367,5 +370,75 @@ func TestStopWhileAsking(t *testing.T) {
 		w.r.Stop(context.Background())
 		equal(t, "stopping took", time.Since(began), 0)
 		w.want("3", "held 1 outcome_unknown")
+	})
+}
+
+// lines counts the lines of a log that say something.
+type lines struct {
+	slog.Handler
+	say string
+	n   atomic.Int64
+}
+
+func (l *lines) Handle(_ context.Context, r slog.Record) error {
+	if strings.Contains(r.Message, l.say) {
+		l.n.Add(1)
+	}
+	return nil
+}
+
+func (l *lines) Enabled(_ context.Context, level slog.Level) bool { return level >= slog.LevelInfo }
+
+// However many calls are held, a downstream that gives no answers is asked a few
+// times a minute, and the log says so once a minute. When it is back, all are
+// decided.
+func TestSilentDownstream(t *testing.T) {
+	const n = 1000
+	log := &lines{Handler: slog.DiscardHandler, say: "gave no answer"}
+	bubble(t, func(t *testing.T, w *world) {
+		w.verify.does(lost)
+		w.verify.answers(noAnswer)
+		for i := range n {
+			w.answer(intent{fmt.Sprint(i), w.verify, ""}, 0)
+		}
+		time.Sleep(10 * time.Minute)
+		before, said := w.verify.questions(), log.n.Load()
+		time.Sleep(time.Hour)
+		if asked := w.verify.questions() - before; asked < 60 || asked > 60*8 {
+			t.Errorf("%d questions in an hour", asked)
+		}
+		if lines := log.n.Load() - said; lines < 55 || lines > 61 {
+			t.Errorf("%d lines of log in an hour", lines)
+		}
+		w.verify.answers(found)
+		time.Sleep(2 * time.Minute)
+		equal(t, "asks", len(w.r.Memory().Asks), 0)
+		equal(t, "effects", w.effects(), n)
+	}, func(o *runner.Options) { o.Logger = slog.New(log) })
+}
+
+// A few calls that cannot be asked about keep the others of their tool not waiting.
+func TestSilenceAboutSomeCalls(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		const silent = `{"n":2}`
+		w.verify.does(lost)
+		w.verify.answers(func(ctx context.Context, inv idem.Invocation) (idem.Verification, error) {
+			if string(inv.Args) == silent {
+				return noAnswer(ctx, inv)
+			}
+			return found(ctx, inv)
+		})
+		for i := range 5 {
+			w.answer(intent{fmt.Sprint("silent ", i), w.verify, silent}, 0)
+		}
+		time.Sleep(time.Hour)
+		for i := range 100 {
+			w.answer(intent{fmt.Sprint(i), w.verify, ""}, 0)
+		}
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		for i := range 100 {
+			w.want(fmt.Sprint(i), "succeeded 1")
+		}
 	})
 }

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"maps"
 	"os"
+	"os/signal"
 	"runtime"
 	"slices"
 	"strconv"
@@ -204,6 +205,7 @@ func (t *commandTool) launcher() {
 	defer close(t.ended)
 	runtime.LockOSThread() // never unlocked: the thread goes with it
 	keepHandles()
+	catchPipe()
 	for {
 		select {
 		case l := <-t.launches:
@@ -225,6 +227,16 @@ func keepHandles() {
 		if fd, err := strconv.Atoi(h.Name()); err == nil && fd > 2 {
 			syscall.CloseOnExec(fd)
 		}
+	}
+}
+
+// catchPipe has programs begin with SIGPIPE as the system has it, also where idemd
+// ignores the signal: what is ignored stays so in a program, and the first part of
+// "producer | head" would go on until its time is over. What is caught does not stay,
+// and does not end idemd either.
+func catchPipe() {
+	if signal.Ignored(syscall.SIGPIPE) {
+		signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
 	}
 }
 

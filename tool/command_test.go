@@ -12,6 +12,7 @@ import (
 	"log/slog"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"runtime"
 	"strings"
@@ -350,6 +351,15 @@ func TestCommandSurroundings(t *testing.T) {
 		tool, _ := shell(t, `pwd`)
 		res, err := tool.Invoke(t.Context(), invocation(1, `{}`))
 		if err != nil || string(res.Output) != `{"stdout":"/\n"}` {
+			t.Errorf("got %s, %v", res.Output, err)
+		}
+	})
+	t.Run("SIGPIPE is not ignored, though the test ignores it", func(t *testing.T) {
+		signal.Ignore(syscall.SIGPIPE)
+		t.Cleanup(func() { signal.Reset(syscall.SIGPIPE) })
+		tool, _ := shell(t, `kill -PIPE $$; echo it lives`)
+		res, err := tool.Invoke(t.Context(), invocation(1, `{}`))
+		if wantUnknown(t, err, nil); !strings.Contains(err.Error(), syscall.SIGPIPE.String()) {
 			t.Errorf("got %s, %v", res.Output, err)
 		}
 	})

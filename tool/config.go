@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 	"unicode/utf8"
 
@@ -59,7 +60,7 @@ func (f Faults) Error() string {
 // Load reads a tools file: YAML of at most 1 MiB and 1000 tools, without
 // anchors, aliases and tags, each value of the type that its field wants. env
 // looks a variable up, as os.LookupEnv does, for ${VAR}. Secrets are read now and
-// never again.
+// never again. A JSON Schema has at most 5000 values in it.
 //
 // The error is a [Faults] that has everything that is wrong, or says why the file
 // cannot be read. No tool is given where there is one.
@@ -78,7 +79,7 @@ func Load(path string, env func(string) (string, bool)) ([]*Spec, error) {
 
 // readFile reads one byte more than may be, so that too much is seen.
 func readFile(path string) ([]byte, error) {
-	f, err := os.Open(path)
+	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0) // a pipe without a writer must not hang the start
 	if err != nil {
 		return nil, err
 	}
@@ -105,23 +106,41 @@ func Clashes(specs []*Spec, others []*idem.Tool) error {
 type origin struct {
 	file    string
 	fields  map[string]position // by path, "http.url"; the tool itself by ""
-	spoiled []string            // paths of what could not be read
+	spoiled map[string]bool     // paths of what could not be read: true; of all around it: false
+	dollars []string            // paths of what has a $NAME that is none
+}
+
+func newOrigin(file string, at position) *origin {
+	return &origin{file: file, fields: map[string]position{"": at}, spoiled: make(map[string]bool)}
 }
 
 // spoil remembers that a field could not be read.
 func (o *origin) spoil(path string) {
-	if o != nil && path != "" {
-		o.spoiled = append(o.spoiled, path)
+	if o == nil || path == "" {
+		return
+	}
+	o.spoiled[path] = true
+	for path = around(path); path != ""; path = around(path) {
+		if _, ok := o.spoiled[path]; !ok {
+			o.spoiled[path] = false
+		}
 	}
 }
 
+// around is the path of what a field is in.
+func around(path string) string { return path[:max(0, strings.LastIndexAny(path, ".["))] }
+
 // usable reports whether a field could be read, and all around it and in it.
 func (o *origin) usable(path string) bool {
-	inside := func(a, b string) bool {
-		rest, ok := strings.CutPrefix(a, b)
-		return ok && (rest == "" || rest[0] == '.' || rest[0] == '[')
+	if _, inside := o.spoiled[path]; inside {
+		return false
 	}
-	return !slices.ContainsFunc(o.spoiled, func(s string) bool { return inside(s, path) || inside(path, s) })
+	for ; path != ""; path = around(path) {
+		if o.spoiled[path] {
+			return false
+		}
+	}
+	return true
 }
 
 type position struct{ line, column int }
@@ -135,7 +154,7 @@ func (o *origin) at(path string) position {
 		if path == "" {
 			return position{1, 1}
 		}
-		path = path[:max(0, strings.LastIndexAny(path, ".["))]
+		path = around(path)
 	}
 }
 
@@ -172,6 +191,9 @@ type decoder struct {
 
 	timeout time.Duration // of defaults
 	rerun   idem.Rerun
+	spoiled []string // of defaults: what could not be read
+
+	secrets int // bytes of what secrets were put into, in all
 }
 
 func (d *decoder) add(line, column int, where, format string, args ...any) {
@@ -270,12 +292,21 @@ func (d *decoder) syntax(text []byte, err error) {
 		line, _ = strconv.Atoi(m[1])
 		what = what[len(m[0]):]
 	}
-	column := 1
-	if lines := strings.Split(string(text), "\n"); line <= len(lines) {
+	column, lines := 1, strings.Split(string(text), "\n")
+	if line <= len(lines) {
 		l := lines[line-1]
 		column += len(l) - len(strings.TrimLeft(l, " \t"))
 	}
+	if line <= len(lines) && unquoted(strings.Join(lines[line-1:min(line+1, len(lines))], " ")) {
+		what += "; quote what has braces in it, \"${NAME}\""
+	}
 	d.add(line, column, "", "this is not YAML: %s", what)
+}
+
+// unquoted reports whether text has a variable or the effect id where a mapping in
+// braces may have been taken for it.
+func unquoted(text string) bool {
+	return strings.Contains(text, "${") || strings.Contains(text, effectIDMark)
 }
 
 const noAliases = "anchors (&) and aliases (*) are not allowed; write the value in full, or quote it if text is meant"
@@ -362,13 +393,14 @@ func (d *decoder) defaults(v value) {
 		return
 	}
 	if t, ok := m.get("timeout"); ok {
-		if timeout, ok := t.duration(minTimeout, maxTimeout); ok {
-			d.timeout = timeout
+		if d.timeout, ok = t.duration(minTimeout, maxTimeout); !ok {
+			d.spoiled = append(d.spoiled, "timeout")
 		}
 	}
 	if r, ok := m.get("rerun"); ok {
-		if word, ok := r.word(reruns...); ok {
-			d.rerun = idem.Rerun(word)
+		word, ok := r.word(reruns...)
+		if d.rerun = idem.Rerun(word); !ok {
+			d.spoiled = append(d.spoiled, "rerun")
 		}
 	}
 }

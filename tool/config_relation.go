@@ -209,7 +209,9 @@ func (c *claims) url(at, raw string) (hasEffectID bool) {
 	if strings.ContainsAny(host, "{}") {
 		return bad("the host is fixed; {effect_id} can stand only in the path and in the query")
 	}
-	plain := strings.ReplaceAll(raw, effectIDMark, "")
+	// By something, or what is before and after it could make a URL together that it
+	// is none with an id in between.
+	plain := strings.ReplaceAll(raw, effectIDMark, "0")
 	if strings.ContainsAny(plain, "{}") {
 		return bad("{effect_id} is all that can stand in braces; args go in the body, or in the query of a GET")
 	}
@@ -227,6 +229,8 @@ func (c *claims) url(at, raw string) (hasEffectID bool) {
 		return bad("the port must be from 1 to 65535")
 	case strings.ContainsFunc(raw, func(r rune) bool { return r <= ' ' || r == 0x7f }):
 		return bad("must not have blanks; write %20")
+	case strings.Contains(u.Path, effectIDMark):
+		return bad("{effect_id} must be written as it is, without %7B")
 	}
 	return strings.Contains(raw, effectIDMark)
 }
@@ -243,6 +247,10 @@ var ownHeaders = []string{
 }
 
 func (c *claims) headers(at string, h http.Header) {
+	instead := "say effect_key: {header: NAME, ...} for it"
+	if at == "verify.headers" {
+		instead = "put it into verify.url"
+	}
 	for _, name := range slices.Sorted(maps.Keys(h)) {
 		values := h[name]
 		at := at + "." + plainName(name)
@@ -258,11 +266,22 @@ func (c *claims) headers(at string, h http.Header) {
 			continue
 		}
 		for _, v := range values {
-			if strings.ContainsFunc(v, func(r rune) bool { return r < ' ' && r != '\t' || r == 0x7f }) {
+			switch {
+			case strings.ContainsFunc(v, func(r rune) bool { return r < ' ' && r != '\t' || r == 0x7f }):
 				c.wrong(at, nil, "the value of a header must not have line breaks or other control characters")
+			case strings.Contains(v, effectIDMark):
+				c.wrong(at, nil, "{effect_id} is not replaced in a header; %s", instead)
+			case http.CanonicalHeaderKey(name) == "Host" && !validHost(v):
+				c.wrong(at, nil, "must be HOST or HOST:PORT")
 			}
 		}
 	}
+}
+
+// validHost reports whether a request can be sent with s as its Host.
+func validHost(s string) bool {
+	u, err := url.Parse("//" + s)
+	return err == nil && u.Host == s && u.Hostname() != "" && !strings.HasSuffix(s, ":") && (u.Port() == "" || validPort(u.Port()))
 }
 
 func validHeaderName(s string) bool {
@@ -304,8 +323,12 @@ func (c *claims) effectKey(h *HTTP, inURL bool) {
 			c.wrong(at+".header", with("http.headers"), "headers sets %s as well; leave it out there", name)
 		}
 	}
-	if k.Pointer != "" && !validPointer(k.Pointer) {
+	switch {
+	case k.Pointer == "":
+	case !validPointer(k.Pointer):
 		c.wrong(at+".pointer", nil, "must be a JSON pointer to a member of the body, for example /idempotency_key")
+	case hasProperty(c.Schema, parseMember(k.Pointer)):
+		c.wrong(at+".pointer", with("input_schema"), "args have this member by input_schema, and a call that brings it along would be refused; name another, or leave it out there")
 	}
 }
 
@@ -347,7 +370,7 @@ func (c *claims) statuses(h *HTTP) {
 	c.disjoint(success, h.Success, retryable, h.Retryable, "status")
 	c.disjoint(final, h.Final, retryable, h.Retryable, "status")
 	for i, code := range h.Success {
-		if code < 200 || code >= 300 && code < 400 || code >= 500 {
+		if code < 200 || code >= 300 && code < 400 || code >= 500 || turnedAway(code) {
 			c.wrong(item(success, i), nil, "%d never says that it was done%s", code, redirected(code))
 		}
 	}
@@ -367,6 +390,18 @@ func (c *claims) statuses(h *HTTP) {
 			}
 		}
 	}
+}
+
+// turnedAway reports whether a status is about who asks, how or when, so that it
+// cannot mean that what is asked for is there.
+func turnedAway(code int) bool {
+	switch code {
+	case http.StatusUnauthorized, http.StatusForbidden, http.StatusMethodNotAllowed, http.StatusNotAcceptable,
+		http.StatusProxyAuthRequired, http.StatusRequestTimeout, http.StatusMisdirectedRequest, http.StatusTooEarly,
+		http.StatusTooManyRequests:
+		return true
+	}
+	return false
 }
 
 func redirected(code int) string {
@@ -477,10 +512,8 @@ func (c *claims) verify(v *Verify) {
 // and not about what was asked for.
 func unsure(code int) bool {
 	switch code {
-	case http.StatusBadRequest, http.StatusUnauthorized, http.StatusPaymentRequired, http.StatusForbidden, http.StatusMethodNotAllowed,
-		http.StatusNotAcceptable, http.StatusProxyAuthRequired, http.StatusRequestTimeout, http.StatusConflict,
-		http.StatusMisdirectedRequest, http.StatusLocked, http.StatusTooEarly, http.StatusTooManyRequests:
+	case http.StatusBadRequest, http.StatusPaymentRequired, http.StatusConflict, http.StatusLocked:
 		return true
 	}
-	return code < 200 || code/100 == 3 || code >= 500
+	return turnedAway(code) || code < 200 || code/100 == 3 || code >= 500
 }

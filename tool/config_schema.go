@@ -21,6 +21,10 @@ func (v value) schema() []byte {
 	if !ok {
 		return nil
 	}
+	if n := size(v.node); n > maxSchema {
+		v.fault("it has %d values in it; at most %d are allowed", n, maxSchema)
+		return nil
+	}
 	faults := len(v.d.faults)
 	doc, ok := v.json(nil)
 	if !ok || len(v.d.faults) > faults {
@@ -44,6 +48,21 @@ func (v value) schema() []byte {
 		return nil
 	}
 	return doc
+}
+
+// maxSchema bounds the values in a schema: with their number the time grows by its
+// square that the validator takes to compile it.
+const maxSchema = 5000
+
+// size is how many values there are in one, itself included.
+func size(n *yaml.Node) int {
+	all := 1
+	for i, c := range n.Content {
+		if n.Kind != yaml.MappingNode || i%2 == 1 {
+			all += size(c)
+		}
+	}
+	return all
 }
 
 // json appends the value as JSON.

@@ -24,6 +24,7 @@ func TestSchemaIsExact(t *testing.T) {
 		"a dollar":            {"    description: $${x} $ref\n", `"description":"${x} $ref"`},
 		"names that are odd":  {"    properties: {'yes': {}, \"1\": {}, x: {}, y: {}, '': {}}\n", `"properties":{"yes":{},"1":{},"x":{},"y":{},"":{}}`},
 		"a part of its own":   {"    properties: {a: {$ref: '#/$defs/b'}}\n    $defs: {b: {type: string}}\n", `"properties":{"a":{"$ref":"#/$defs/b"}},"$defs":{"b":{"type":"string"}}`},
+		"a tree":              {"    properties: {a: {$ref: '#'}, b: {items: {$ref: '#/$defs/c'}}}\n    $defs: {c: {allOf: [{$ref: '#/$defs/d'}, {$ref: '#/$defs/d'}]}, d: {items: {$ref: '#/$defs/c'}}}\n", `"properties":{"a":{"$ref":"#"},"b":{"items":{"$ref":"#/$defs/c"}}},"$defs":{"c":{"allOf":[{"$ref":"#/$defs/d"},{"$ref":"#/$defs/d"}]},"d":{"items":{"$ref":"#/$defs/c"}}}`},
 		"a thousand digits":   {"    maximum: " + strings.Repeat("9", 1000) + "\n", `"maximum":` + strings.Repeat("9", 1000)},
 		"an older draft":      {"    $schema: http://json-schema.org/draft-07/schema#\n", `"$schema":"http://json-schema.org/draft-07/schema#"`},
 		"line and separators": {"    description: \"a\\u2028b\"\n", `"description":"a\u2028b"`},
@@ -72,15 +73,20 @@ func TestSchemaFaults(t *testing.T) {
 		"much too large":     {"    maximum: 1e999999999\n", "8:14: tool a, input_schema.maximum: the number is out of bounds: at most 1000 digits, and an exponent of at most 1000"},
 		"too many digits":    {"    maximum: 1" + strings.Repeat("0", 1000) + "1\n", "8:14: tool a, input_schema.maximum: the number is out of bounds: at most 1000 digits, and an exponent of at most 1000"},
 
-		"type":            {"    properties:\n      x: {type: integr}\n", "9:17: tool a, input_schema.properties.x.type: must be array, boolean, integer, null, number, object or string, or a list of them"},
-		"keyword":         {"    properties:\n      x: {minimum: low}\n", "9:20: tool a, input_schema.properties.x.minimum: this is not JSON Schema: it must be number, not string"},
-		"keyword, range":  {"    properties:\n      x: {minLength: -1}\n", "9:22: tool a, input_schema.properties.x.minLength: this is not JSON Schema: it must be at least 0"},
-		"required":        {"    required: order_id\n", "8:15: tool a, input_schema.required: this is not JSON Schema: it must be array, not string"},
-		"pattern":         {"    properties:\n      x: {pattern: '('}\n", "9:20: tool a, input_schema.properties.x.pattern: this is not JSON Schema: it must be a valid regex"},
-		"a file":          {"    properties: {x: {$ref: 'other.json'}}\n", `8:28: tool a, input_schema.properties.x.…: it refers to "other.json"; a schema must stand alone, and may refer to its own parts only`},
-		"a host":          {"    properties: {x: {$ref: 'https://example.org/x'}}\n", `8:28: tool a, input_schema.properties.x.…: it refers to "https://example.org/x"; a schema must stand alone, and may refer to its own parts only`},
-		"nowhere":         {"    properties: {x: {$ref: '#/$defs/x'}}\n", `8:28: tool a, input_schema.properties.x.…: it refers to "#/$defs/x", which is not there`},
-		"nowhere, anchor": {"    properties: {x: {$ref: '#x'}}\n", `8:28: tool a, input_schema.properties.x.…: it refers to "#x", which is not there`},
+		"too many values": {"    enum: [" + strings.Repeat("a,", 5000) + "]\n", "6:3: tool a, input_schema: it has 5003 values in it; at most 5000 are allowed"},
+
+		"type":                    {"    properties:\n      x: {type: integr}\n", "9:17: tool a, input_schema.properties.x.type: must be array, boolean, integer, null, number, object or string, or a list of them"},
+		"keyword":                 {"    properties:\n      x: {minimum: low}\n", "9:20: tool a, input_schema.properties.x.minimum: this is not JSON Schema: it must be number, not string"},
+		"keyword, range":          {"    properties:\n      x: {minLength: -1}\n", "9:22: tool a, input_schema.properties.x.minLength: this is not JSON Schema: it must be at least 0"},
+		"required":                {"    required: order_id\n", "8:15: tool a, input_schema.required: this is not JSON Schema: it must be array, not string"},
+		"pattern":                 {"    properties:\n      x: {pattern: '('}\n", "9:20: tool a, input_schema.properties.x.pattern: this is not JSON Schema: it must be a valid regex"},
+		"a file":                  {"    properties: {x: {$ref: 'other.json'}}\n", `8:28: tool a, input_schema.properties.x.…: it refers to "other.json"; a schema must stand alone, and may refer to its own parts only`},
+		"a host":                  {"    properties: {x: {$ref: 'https://example.org/x'}}\n", `8:28: tool a, input_schema.properties.x.…: it refers to "https://example.org/x"; a schema must stand alone, and may refer to its own parts only`},
+		"itself":                  {"    $ref: '#'\n", "6:3: tool a, input_schema: this is not a usable JSON Schema: it comes back to itself by $ref without a step into the value, so that nothing fits it"},
+		"itself, by a way around": {"    allOf: [{$ref: '#/$defs/a'}]\n    $defs: {a: {anyOf: [{type: string}, {$ref: '#'}]}}\n", "6:3: tool a, input_schema: this is not a usable JSON Schema: it comes back to itself by $ref without a step into the value, so that nothing fits it"},
+		"itself, deep inside":     {"    properties: {a: {items: {$ref: '#/$defs/a'}}}\n    $defs: {a: {not: {$ref: '#/$defs/a'}}}\n", "6:3: tool a, input_schema: this is not a usable JSON Schema: it comes back to itself by $ref without a step into the value, so that nothing fits it"},
+		"nowhere":                 {"    properties: {x: {$ref: '#/$defs/x'}}\n", `8:28: tool a, input_schema.properties.x.…: it refers to "#/$defs/x", which is not there`},
+		"nowhere, anchor":         {"    properties: {x: {$ref: '#x'}}\n", `8:28: tool a, input_schema.properties.x.…: it refers to "#x", which is not there`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			for range 5 { // the validator's order is random

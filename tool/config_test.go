@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -138,40 +139,41 @@ func TestLoadStrict(t *testing.T) {
 		text string
 		want []string
 	}{
-		"empty":            {"", []string{"f:1:1: the file is empty; it needs version: 1 and tools"}},
-		"comment only":     {"# x\n", []string{"f:1:1: the file is empty; it needs version: 1 and tools"}},
-		"a list":           {"- a\n", []string{"f:1:1: must be a mapping with version, defaults, tools; it is a list"}},
-		"null":             {"~\n", []string{"f:1:1: must be a mapping with version, defaults, tools; it is nothing that is clear"}},
-		"no fields":        {"{}\n", []string{"f:1:1: version is missing; say version: 1", "f:1:1: tools is missing; say tools: and a list of them"}},
-		"other version":    {"version: 2\ntools: []\n", []string{"f:1:10: version: this release reads version: 1 and no other"}},
-		"version as text":  {"version: '1'\ntools: []\n", []string{"f:1:10: version: this release reads version: 1 and no other"}},
-		"version 1.0":      {"version: 1.0\ntools: []\n", []string{"f:1:10: version: this release reads version: 1 and no other"}},
-		"tools no list":    {"version: 1\ntools: {a: b}\n", []string{"f:2:1: tools: must be a list, [a, b]; it is a mapping"}},
-		"tool no mapping":  {"version: 1\ntools: [a]\n", []string{"f:2:9: tool number 1: must be a mapping with name, description, effects, record, rerun, timeout, concurrency, max_attempts, max_crashes, input_schema, intent, fingerprint, http, command, verify; it is text"}},
-		"unknown field":    {tool + "extra: 1\n", []string{`f:6:1: there is no field "extra" here; there are version, defaults, tools`}},
-		"unknown, inside":  {strings.Replace(tool, "url:", "uri: x, url:", 1), []string{`f:5:23: tool a, http: there is no field "uri" here; there are method, url, headers, effect_key, success, final, retryable`}},
-		"names count case": {strings.Replace(tool, "effects", "Effects", 1), []string{"f:3:3: tool a: effects is missing; say none (it only reads, or computes) or external (it changes something outside)", `f:4:3: tool a: there is no field "Effects" here; there are name, description, effects, record, rerun, timeout, concurrency, max_attempts, max_crashes, input_schema, intent, fingerprint, http, command, verify`}},
-		"twice":            {strings.Replace(tool, "  effects: none\n", "  effects: none\n  effects: none\n", 1), []string{`f:5:3: tool a: "effects" is there already, on line 4`}},
-		"name no text":     {tool + "1: x\n", []string{"f:6:1: a name must be text; quote it if text is meant"}},
-		"name a list":      {tool + "? [a]\n: x\n", []string{"f:6:3: a name must be text; quote it if text is meant"}},
-		"two documents":    {tool + "---\na: 1\n", []string{"f:6:1: a second document begins here; a tools file is one document"}},
-		"broken second":    {tool + "---\na: [\n", []string{"f:7:1: this is not YAML: did not find expected node content"}},
-		"document ends":    {tool + "...\n", nil},
-		"with a BOM":       {"\uFEFF" + tool, nil},
-		"alias":            {tool + "x: &a 1\ny: *a\n", []string{"f:6:4: " + noAliases, "f:7:4: " + noAliases}},
-		"unknown alias":    {tool + "  description: *all\n", []string{"f:6:16: " + noAliases}},
-		"merge key":        {tool + "<<: {a: 1}\n", []string{"f:6:1: merge keys (<<) are not allowed; write the fields in full"}},
-		"tag":              {strings.Replace(tool, "name: a", "name: !!str a", 1), []string{"f:3:9: tags (!) are not allowed; quote it if text is meant"}},
-		"syntax":           {tool + "  rerun: [\n", []string{"f:6:3: this is not YAML: did not find expected node content"}},
-		"tab":              {tool + "\trerun: hold\n", []string{"f:6:2: this is not YAML: found character that cannot start any token"}},
-		"no UTF-8":         {tool + "# gr\xfcn\n", []string{"f:6:5: the byte 0xfc is not UTF-8"}},
-		"UTF-16":           {"\xff\xfev\x00", []string{"f:1:1: the byte 0xff is not UTF-8"}},
-		"control":          {tool + "# ä\x00\n", []string{"f:6:4: the control character U+0000 is not allowed"}},
-		"too large":        {tool + "#" + strings.Repeat("x", 1<<20), []string{"f:1:1: the file is over 1048576 bytes"}},
-		"too deep":         {tool + "x: " + strings.Repeat("[", 70) + strings.Repeat("]", 70), []string{"f:6:67: lists and mappings are more than 64 deep in one another"}},
-		"very deep":        {strings.Repeat("[", 1<<19), []string{"f:1:1: this is not YAML: exceeded max depth of 10000"}},
-		"too many":         {"version: 1\ntools: [" + strings.Repeat("a,", 1001) + "]\n", []string{"f:2:1: tools: at most 1000 are allowed; there are 1001"}},
-		"same name":        {tool + "- name: a\n  effects: none\n  http: {method: GET, url: http://h/}\n", []string{"f:6:9: tool a, name: the tool on line 3 has this name already; each needs its own"}},
+		"empty":             {"", []string{"f:1:1: the file is empty; it needs version: 1 and tools"}},
+		"comment only":      {"# x\n", []string{"f:1:1: the file is empty; it needs version: 1 and tools"}},
+		"a list":            {"- a\n", []string{"f:1:1: must be a mapping with version, defaults, tools; it is a list"}},
+		"null":              {"~\n", []string{"f:1:1: must be a mapping with version, defaults, tools; it is nothing that is clear"}},
+		"no fields":         {"{}\n", []string{"f:1:1: version is missing; say version: 1", "f:1:1: tools is missing; say tools: and a list of them"}},
+		"other version":     {"version: 2\ntools: []\n", []string{"f:1:10: version: this release reads version: 1 and no other"}},
+		"version as text":   {"version: '1'\ntools: []\n", []string{"f:1:10: version: this release reads version: 1 and no other"}},
+		"version 1.0":       {"version: 1.0\ntools: []\n", []string{"f:1:10: version: this release reads version: 1 and no other"}},
+		"tools no list":     {"version: 1\ntools: {a: b}\n", []string{"f:2:1: tools: must be a list, [a, b]; it is a mapping"}},
+		"tool no mapping":   {"version: 1\ntools: [a]\n", []string{"f:2:9: tool number 1: must be a mapping with name, description, effects, record, rerun, timeout, concurrency, max_attempts, max_crashes, input_schema, intent, fingerprint, http, command, verify; it is text"}},
+		"unknown field":     {tool + "extra: 1\n", []string{`f:6:1: there is no field "extra" here; there are version, defaults, tools`}},
+		"unknown, inside":   {strings.Replace(tool, "url:", "uri: x, url:", 1), []string{`f:5:23: tool a, http: there is no field "uri" here; there are method, url, headers, effect_key, success, final, retryable`}},
+		"names count case":  {strings.Replace(tool, "effects", "Effects", 1), []string{"f:3:3: tool a: effects is missing; say none (it only reads, or computes) or external (it changes something outside)", `f:4:3: tool a: there is no field "Effects" here; there are name, description, effects, record, rerun, timeout, concurrency, max_attempts, max_crashes, input_schema, intent, fingerprint, http, command, verify`}},
+		"twice":             {strings.Replace(tool, "  effects: none\n", "  effects: none\n  effects: none\n", 1), []string{`f:5:3: tool a: "effects" is there already, on line 4`}},
+		"name no text":      {tool + "1: x\n", []string{"f:6:1: a name must be text; quote it if text is meant"}},
+		"name a list":       {tool + "? [a]\n: x\n", []string{"f:6:3: a name must be text; quote it if text is meant"}},
+		"two documents":     {tool + "---\na: 1\n", []string{"f:6:1: a second document begins here; a tools file is one document"}},
+		"broken second":     {tool + "---\na: [\n", []string{"f:7:1: this is not YAML: did not find expected node content"}},
+		"document ends":     {tool + "...\n", nil},
+		"with a BOM":        {"\uFEFF" + tool, nil},
+		"alias":             {tool + "x: &a 1\ny: *a\n", []string{"f:6:4: " + noAliases, "f:7:4: " + noAliases}},
+		"unknown alias":     {tool + "  description: *all\n", []string{"f:6:16: " + noAliases}},
+		"merge key":         {tool + "<<: {a: 1}\n", []string{"f:6:1: merge keys (<<) are not allowed; write the fields in full"}},
+		"tag":               {strings.Replace(tool, "name: a", "name: !!str a", 1), []string{"f:3:9: tags (!) are not allowed; quote it if text is meant"}},
+		"syntax":            {tool + "  rerun: [\n", []string{"f:6:3: this is not YAML: did not find expected node content"}},
+		"unquoted variable": {strings.Replace(tool, "url: http://h/", "url: http://h/, headers: {X: ${V}}", 1), []string{`f:4:3: this is not YAML: did not find expected ',' or '}'; quote what has braces in it, "${NAME}"`}},
+		"tab":               {tool + "\trerun: hold\n", []string{"f:6:2: this is not YAML: found character that cannot start any token"}},
+		"no UTF-8":          {tool + "# gr\xfcn\n", []string{"f:6:5: the byte 0xfc is not UTF-8"}},
+		"UTF-16":            {"\xff\xfev\x00", []string{"f:1:1: the byte 0xff is not UTF-8"}},
+		"control":           {tool + "# ä\x00\n", []string{"f:6:4: the control character U+0000 is not allowed"}},
+		"too large":         {tool + "#" + strings.Repeat("x", 1<<20), []string{"f:1:1: the file is over 1048576 bytes"}},
+		"too deep":          {tool + "x: " + strings.Repeat("[", 70) + strings.Repeat("]", 70), []string{"f:6:67: lists and mappings are more than 64 deep in one another"}},
+		"very deep":         {strings.Repeat("[", 1<<19), []string{"f:1:1: this is not YAML: exceeded max depth of 10000"}},
+		"too many":          {"version: 1\ntools: [" + strings.Repeat("a,", 1001) + "]\n", []string{"f:2:1: tools: at most 1000 are allowed; there are 1001"}},
+		"same name":         {tool + "- name: a\n  effects: none\n  http: {method: GET, url: http://h/}\n", []string{"f:6:9: tool a, name: the tool on line 3 has this name already; each needs its own"}},
 		"columns are characters": {"version: 1\ntools:\n- {name: a, effects: none, description: \"äö\", x: 1, http: {method: GET, url: http://h/}}\n", []string{
 			`f:3:47: tool a: there is no field "x" here; there are name, description, effects, record, rerun, timeout, concurrency, max_attempts, max_crashes, input_schema, intent, fingerprint, http, command, verify`}},
 		"defaults": {"defaults: {timeout: 10, rerun: never, x: 1}\n" + tool, []string{
@@ -183,6 +185,19 @@ func TestLoadStrict(t *testing.T) {
 			_, faults := loadText(t, tc.text, nil)
 			wantFaults(t, faults, tc.want...)
 		})
+	}
+}
+
+// A pipe that nobody writes to is an empty file, and no start that hangs.
+func TestLoadPipe(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "pipe")
+	if err := syscall.Mkfifo(path, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	_, err := Load(path, variables{}.get)
+	var faults Faults
+	if !errors.As(err, &faults) || faults[0].What != "the file is empty; it needs version: 1 and tools" {
+		t.Errorf("got %v", err)
 	}
 }
 

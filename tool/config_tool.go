@@ -42,7 +42,7 @@ var readOnlySuccess = []int{http.StatusOK, http.StatusNoContent}
 // can be made of it.
 func (d *decoder) tool(v value, number int) *Spec {
 	v.path, v.label = "", fmt.Sprintf("tool number %d", number)
-	v.origin = &origin{file: d.file, fields: map[string]position{"": v.position()}}
+	v.origin = newOrigin(d.file, v.position())
 	if v.node.Kind == yaml.MappingNode {
 		for i := 0; i+1 < len(v.node.Content); i += 2 {
 			if n := v.node.Content[i+1]; v.node.Content[i].Value == "name" && n.Kind == yaml.ScalarNode && idem.ValidName(n.Value) {
@@ -56,6 +56,11 @@ func (d *decoder) tool(v value, number int) *Spec {
 		return nil
 	}
 	s := &Spec{Timeout: d.timeout, origin: v.origin}
+	for _, name := range d.spoiled {
+		if _, ok := m.get(name); !ok {
+			v.origin.spoil(name)
+		}
+	}
 	if f, ok := m.need("name", "each tool needs one, for example refund"); ok {
 		s.Name, _ = f.text()
 	}

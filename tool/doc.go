@@ -36,6 +36,7 @@
 // relative path begins at the tools file's directory. A URL can hold ${NAME} in its path
 // and its query, each as one piece that is escaped. Nowhere else is a variable
 // replaced; $${ stands for the characters ${. What is missing or empty is a fault.
+// With secrets put in, each of these has at most 64 KiB, and all of a file 16 MiB.
 //
 // No error and no log line of this package shows a secret, and printing a
 // [Spec] shows its name.

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"html"
 	"io"
 	"maps"
 	"net/http"
@@ -274,13 +275,34 @@ func hideSecrets(rawURL string, headers http.Header) *strings.Replacer {
 	var pairs []string
 	for _, v := range values {
 		for _, s := range append(strings.Fields(v), v) {
-			if len(s) >= word && !strings.Contains(s, effectIDMark) {
-				pairs = append(pairs, s, instead)
+			if len(s) < word || strings.Contains(s, effectIDMark) {
+				continue
+			}
+			for _, spelt := range spellings(s) {
+				pairs = append(pairs, spelt, instead)
 			}
 		}
 	}
 	return strings.NewReplacer(pairs...)
 }
+
+// spellings are how an answer may write what it repeats: as it is, in JSON with the
+// escapes that are common (some write / as \/, some & as \u0026), in HTML, and in a
+// URL.
+func spellings(s string) []string {
+	all := []string{s, html.EscapeString(s), url.QueryEscape(s), url.PathEscape(s)}
+	if quoted, err := jsontext.AppendQuote(nil, s); err == nil {
+		inner := string(quoted[1 : len(quoted)-1])
+		for _, slash := range []string{"/", `\/`} {
+			t := strings.ReplaceAll(inner, "/", slash)
+			all = append(all, t, jsonInHTML.Replace(t))
+		}
+	}
+	return all
+}
+
+// jsonInHTML is what writers of JSON do to what means something in HTML.
+var jsonInHTML = strings.NewReplacer("&", `\u0026`, "<", `\u003c`, ">", `\u003e`)
 
 // validTraceparent reports whether s is a traceparent as W3C Trace Context has it:
 // version-trace-parent-flags, in small hex digits. A later version may have more

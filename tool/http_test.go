@@ -220,7 +220,7 @@ func TestHTTPArgs(t *testing.T) {
 }
 
 func TestHTTPFailure(t *testing.T) {
-	const secret = "sk_live_abcdef"
+	const secret, spelt = "sk_live_abcdef", `ab/cd&e+"f==`
 	long := strings.Repeat("ü", 300) // 600 bytes
 	for name, c := range map[string]struct {
 		status  int
@@ -244,6 +244,13 @@ func TestHTTPFailure(t *testing.T) {
 		"a header that is a secret":    {status: 422, body: "Bearer " + secret, want: "downstream answered 422: [hidden]"},
 		"a secret of the query":        {status: 422, body: "key q_secret_1", want: "downstream answered 422: key [hidden]"},
 		"a secret of the path":         {status: 422, body: "no POST /hooks/path_secret_12345", want: "downstream answered 422: no POST /hooks/[hidden]"},
+		"a secret as it is":            {status: 422, body: `<` + spelt + `>`, want: "downstream answered 422: <[hidden]>"},
+		"a secret in JSON":             {status: 422, body: `{"k":"ab/cd&e+\"f=="}`, want: `downstream answered 422: {"k":"[hidden]"}`},
+		"a secret in JSON, / escaped":  {status: 422, body: `{"k":"ab\/cd&e+\"f=="}`, want: `downstream answered 422: {"k":"[hidden]"}`},
+		"a secret in JSON, & escaped":  {status: 422, body: `{"k":"ab/cd\u0026e+\"f=="}`, want: `downstream answered 422: {"k":"[hidden]"}`},
+		"a secret in JSON, both":       {status: 422, body: `{"k":"ab\/cd\u0026e+\"f=="}`, want: `downstream answered 422: {"k":"[hidden]"}`},
+		"a secret in a query":          {status: 422, body: "?k=ab%2Fcd%26e%2B%22f%3D%3D", want: "downstream answered 422: ?k=[hidden]"},
+		"a secret in HTML":             {status: 422, body: "<p>ab/cd&amp;e+&#34;f==</p>", want: "downstream answered 422: <p>[hidden]</p>"},
 		"a word that is in each of it": {status: 422, body: "application/json hooks", want: "downstream answered 422: application/json hooks"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -257,7 +264,7 @@ func TestHTTPFailure(t *testing.T) {
 			defer s.Close()
 			tool := newHTTP(&HTTP{
 				Method: "POST", URL: s.URL + "/hooks/path_secret_12345?key=q_secret_1&ref=a-{effect_id}", Success: []int{200}, Final: []int{404, 422}, Retryable: []int{429},
-				Headers: http.Header{"Authorization": {"Bearer " + secret}, "Accept": {"application/json"}},
+				Headers: http.Header{"Authorization": {"Bearer " + secret}, "Accept": {"application/json"}, "X-Key": {spelt}},
 			})
 			defer tool.Close()
 			_, err := tool.Invoke(t.Context(), invocation(1, `{}`))

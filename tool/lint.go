@@ -33,6 +33,7 @@ func (s *Spec) Explain() []Moment {
 		e.exits()
 	}
 	e.bounds()
+	e.share()
 	e.held()
 	return e.moments
 }
@@ -66,7 +67,7 @@ func (e *explanation) effect() {
 		where = e.HTTP.Method + " to " + hostOf(e.HTTP.URL)
 	}
 	if !e.external() {
-		e.say("effect", "None is declared. It is asked of %s, and asking again does no harm.", where)
+		e.say("effect", "None is declared, so that asking again does no harm: %s.", where)
 		if e.Unrecorded {
 			e.say("record", "None: no call is stored, nothing is replayed. Equal requests with one key that come at the same time share one run.")
 		}
@@ -118,17 +119,18 @@ func (e *explanation) carrier() string {
 func (e *explanation) restart() {
 	if e.Unrecorded {
 		e.say("daemon killed", "The call is gone, and whoever asked gets no answer; asking again runs it.")
+		e.say("clean stop", "A call that runs is waited for (--shutdown-timeout). What does not end in time is broken off: whoever asked gets 503, and may ask again.")
 		return
 	}
 	e.say("killed before dispatch", "While the call waits in the queue nothing was sent: the next start runs it. Once a worker has it, the next start cannot tell whether it was sent, and does as under the next point.")
 	var after string
 	switch {
 	case !e.external(), e.Rerun == idem.RerunYes:
-		same := ""
+		same, then := "", ""
 		if e.external() {
-			same = ", with the same effect id"
+			same, then = ", with the same effect id", ", and nobody knows whether it was done"
 		}
-		after = fmt.Sprintf("The next start runs it again at once%s; after %s that it was part of, it is failed for good (attempts_exhausted).", same, e.crashes())
+		after = fmt.Sprintf("The next start runs it again at once%s; after %s that it was part of, it is failed for good (attempts_exhausted)%s.", same, e.crashes(), then)
 	case e.Rerun == idem.RerunVerify:
 		after = "The next start holds the call and asks: " + e.question()
 	default:
@@ -146,14 +148,14 @@ func (e *explanation) restart() {
 	default:
 		commit += "it is held, although there was an answer."
 	}
-	e.say("killed after the answer", "%s", commit)
-	stop := "is held, as after a kill."
+	e.say("killed after the answer", "%s Once its end is stored, a kill changes nothing.", commit)
+	stop := "is broken off and held, as after a kill."
 	if !e.external() || e.Rerun == idem.RerunYes {
-		stop = "runs again at the next start."
+		stop = "is broken off, and runs again at the next start."
 	}
 	e.say("clean stop", "A call that runs is waited for (--shutdown-timeout). What does not end in time %s", stop)
 	if e.Command != nil {
-		e.say("its processes", "A killed daemon takes the program along, so that none is still at work when the next start looks at the call; what it had done by then is done.")
+		e.say("its processes", "On Linux a killed daemon takes the program along, elsewhere not. What the program itself had started is left, and may still be at work when the next start looks at the call.")
 	}
 }
 
@@ -170,7 +172,7 @@ func (e *explanation) question() string {
 	if e.Verify.Settle != 0 {
 		settle = plainDuration(e.Verify.Settle)
 	}
-	return fmt.Sprintf("%s of %s by the effect id. %s: it succeeds with what was found. %s: it runs again, but that is believed only when %s have passed since the dispatch. Any other answer, or none: it stays held and is asked again later.",
+	return fmt.Sprintf("%s of %s by the effect id. %s: it succeeds with what was found, also where that is an empty list. %s: it runs again, but that is believed only when %s have passed since it was held, or since the last start. Any other answer, or none: it stays held and is asked again later.",
 		e.Verify.Method, hostOf(e.Verify.URL), codes(e.Verify.Found), codes(e.Verify.Absent), settle)
 }
 
@@ -178,14 +180,22 @@ func (e *explanation) question() string {
 func (e *explanation) unknown() string {
 	switch {
 	case e.Unrecorded:
-		return "whoever asked is told that it failed; nothing is kept."
+		return "whoever asked is told that it failed and may ask again; nothing is kept."
 	case !e.external(), e.Rerun == idem.RerunYes:
-		return "the call fails as retryable; it is sent again when its client asks with the same key, and not before."
+		return "the call fails as retryable; it runs again when its client asks with the same key, and not before."
 	case e.Rerun == idem.RerunVerify:
 		return "the call is held and downstream is asked, as after a kill."
 	default:
 		return "the call is held. Nothing is sent again until a person has decided."
 	}
+}
+
+// nobody begins what is said of an answer that does not tell what was done.
+func (e *explanation) nobody() string {
+	if !e.external() {
+		return "that is no answer"
+	}
+	return "nobody knows what was done"
 }
 
 func (e *explanation) lost() {
@@ -194,13 +204,13 @@ func (e *explanation) lost() {
 		timeout = plainDuration(e.Timeout)
 	}
 	if e.HTTP == nil {
-		e.say("time-out", "After %s the program and all that it has started are killed; %s", timeout, e.unknown())
+		e.say("time-out", "After %s the program and all that it has started are killed, save what left its process group; %s", timeout, e.unknown())
 		e.say("it cannot be started", "Nothing was done: %s", e.retryable())
 		return
 	}
-	e.say("time-out", "After %s without a whole answer nobody knows what was done: %s", timeout, e.unknown())
-	e.say("no connection", "Refused, no such host, TLS failed: nothing was sent. %s", capital(e.retryable()))
-	e.say("answer lost", "Reset, closed, half of it: once there was a connection nobody knows what was done: %s", e.unknown())
+	e.say("no connection", "Refused, no such host, TLS failed, none in time: nothing was sent. %s", capital(e.retryable()))
+	e.say("time-out", "A connection, but no whole answer after %s: %s: %s", timeout, e.nobody(), e.unknown())
+	e.say("answer lost", "A connection, then reset, closed, half an answer: %s: %s", e.nobody(), e.unknown())
 }
 
 func (e *explanation) retryable() string {
@@ -228,7 +238,7 @@ func (e *explanation) statuses() {
 		}
 		e.say(codes(h.Retryable), "%s%s", not, e.retryable())
 	}
-	e.say("any other status", "Nobody knows what was done (redirects are not followed): %s", e.unknown())
+	e.say("any other status", "%s (redirects are not followed): %s", capital(e.nobody()), e.unknown())
 }
 
 func (e *explanation) exits() {
@@ -240,20 +250,30 @@ func (e *explanation) exits() {
 	if len(c.RetryableExit) > 0 {
 		e.say("exit "+codes(c.RetryableExit), "Not done; %s", e.retryable())
 	}
-	e.say("any other end", "Another exit code or a signal: nobody knows what was done: %s", e.unknown())
+	e.say("any other end", "Another exit code or a signal: %s: %s", e.nobody(), e.unknown())
 }
 
 // bounds says how often it can be sent, and by whose will.
 func (e *explanation) bounds() {
 	attempts := "There is no bound (max_attempts)."
-	if e.MaxAttempts > 0 {
-		attempts = fmt.Sprintf("After %d attempts a failure that could be asked for again is for good (attempts_exhausted), or the call is held where an earlier answer was lost.", e.MaxAttempts)
+	switch {
+	case e.MaxAttempts > 0:
+		attempts = fmt.Sprintf("Attempt %d is the last, also after a kill: a failure that could be asked for again is for good then (attempts_exhausted)", e.MaxAttempts)
+		if e.external() {
+			attempts += ", or the call is held where nobody knows what was done"
+		}
+		if e.Rerun == idem.RerunVerify {
+			attempts += "; what downstream does not know of then has failed for good"
+		}
+		attempts += "."
+	case e.Rerun == idem.RerunVerify:
+		attempts = "There is no bound for clients (max_attempts); where answers are lost time after time, the daemon gives up by itself, and what downstream does not know of has failed for good (attempts_exhausted)."
 	}
 	switch {
 	case e.Unrecorded:
 		e.say("how often", "Once for each request. Only clients ask again.")
 	case !e.external(), e.Rerun == idem.RerunYes:
-		e.say("how often", "As often as its client asks again with the same key while it fails as retryable, and once for each start after a kill. The daemon never asks again by itself otherwise. %s", attempts)
+		e.say("how often", "As often as its client asks again with the same key while it fails as retryable, and once for each start that finds it unfinished. The daemon never asks again by itself otherwise. %s", attempts)
 	case e.Rerun == idem.RerunVerify:
 		e.say("how often", "After a lost answer once more only when downstream has said that it was not done, or a person has. After an answer that nothing was done, when its client asks again with the same key. %s", attempts)
 	default:
@@ -261,16 +281,25 @@ func (e *explanation) bounds() {
 	}
 }
 
+// share says how many run at a time.
+func (e *explanation) share() {
+	if e.Concurrency > 0 {
+		e.say("at a time", "At most %d of its calls run; more wait.", e.Concurrency)
+		return
+	}
+	e.say("at a time", "At most as many of its calls as half of --workers run; more wait, and those of other tools go on (concurrency).")
+}
+
 // held says what a held call means, and how it is decided.
 func (e *explanation) held() {
 	if !e.external() {
-		e.say("held", "Its calls are never held.")
+		e.say("held", "Never, but for calls that were begun when it was declared otherwise.")
 		return
 	}
 	means := "It may have been done or not, and idemd sends nothing for the key any more"
 	switch e.Rerun {
 	case idem.RerunYes:
-		means = "Rare: it ran out of attempts while an earlier answer was lost, or it was begun under stricter rules. It may have been done or not"
+		means = "Rare: it ran out of attempts (max_attempts) while an answer was lost, or it was begun under stricter rules. It may have been done or not"
 	case idem.RerunVerify:
 		means += " unless downstream says that it was not done"
 	}
@@ -307,6 +336,13 @@ func (s *Spec) Warnings(workers int) []string {
 	if len(s.Schema) == 0 || anything(s.Schema) {
 		warn("input_schema allows any object as args: a caller's typing error reaches %s", e.other())
 	}
+	if s.origin != nil {
+		for _, path := range s.origin.dollars {
+			warn("%s has a $ before a name, which is sent as it is: write ${NAME} for a variable", path)
+		}
+	}
+	out = append(out, schemaDoubts(s.Schema)...)
+	out = append(out, s.pointerDoubts()...)
 	return out
 }
 

@@ -64,7 +64,7 @@ func TestExplain(t *testing.T) {
 	const (
 		heldAfter  = "the call is held. Nothing is sent again until a person has decided."
 		askedAfter = "the call is held and downstream is asked, as after a kill."
-		againAfter = "the call fails as retryable; it is sent again when its client asks with the same key, and not before."
+		againAfter = "the call fails as retryable; it runs again when its client asks with the same key, and not before."
 		mayAsk     = "the call fails as retryable, and the same key may ask again."
 	)
 	for _, tc := range []struct {
@@ -80,11 +80,11 @@ func TestExplain(t *testing.T) {
 			"killed before dispatch":  "While the call waits in the queue nothing was sent: the next start runs it. Once a worker has it, the next start cannot tell whether it was sent",
 			"killed after dispatch":   "The next start holds the call. Nothing is sent again until a person has decided.",
 			"killed after the answer": "it is held, although there was an answer.",
-			"clean stop":              "What does not end in time is held, as after a kill.",
+			"clean stop":              "What does not end in time is broken off and held, as after a kill.",
 			"its processes":           "",
-			"time-out":                "After 10s without a whole answer nobody knows what was done: " + heldAfter,
+			"time-out":                "A connection, but no whole answer after 10s: nobody knows what was done: " + heldAfter,
 			"no connection":           "nothing was sent. The call fails as retryable, and the same key may ask again.",
-			"answer lost":             "Reset, closed, half of it: once there was a connection nobody knows what was done: " + heldAfter,
+			"answer lost":             "A connection, then reset, closed, half an answer: nobody knows what was done: " + heldAfter,
 			"200, 201":                "Done; the call succeeds, and the answer is its result.",
 			"400":                     "Not done; the call fails for good, and the same key gets the same answer.",
 			"429":                     "Not done; " + mayAsk,
@@ -94,9 +94,9 @@ func TestExplain(t *testing.T) {
 			"held":                    "It may have been done or not, and idemd sends nothing for the key any more. Clients get 409 outcome_unknown and stop.",
 		}},
 		{"http, verify", httpSpec(verified), map[string]string{
-			"killed after dispatch":   "The next start holds the call and asks: GET of https://ask.example by the effect id. 200: it succeeds with what was found. 404, 410: it runs again, but that is believed only when 20s have passed since the dispatch. Any other answer, or none: it stays held",
+			"killed after dispatch":   "The next start holds the call and asks: GET of https://ask.example by the effect id. 200: it succeeds with what was found, also where that is an empty list. 404, 410: it runs again, but that is believed only when 20s have passed since it was held, or since the last start. Any other answer, or none: it stays held",
 			"killed after the answer": "it is held, and downstream is asked.",
-			"clean stop":              "is held, as after a kill.",
+			"clean stop":              "is broken off and held, as after a kill.",
 			"time-out":                askedAfter,
 			"no connection":           "The call fails as retryable",
 			"answer lost":             askedAfter,
@@ -106,54 +106,62 @@ func TestExplain(t *testing.T) {
 		}},
 		{"http, verify, time-out of the server", httpSpec(func(s *Spec) { verified(s); s.Timeout, s.Verify.Settle = 0, 0 }), map[string]string{
 			"killed after dispatch": "only when two times --tool-timeout have passed",
-			"time-out":              "After --tool-timeout without",
+			"time-out":              "no whole answer after --tool-timeout",
 		}},
 		{"http, rerun", httpSpec(func(s *Spec) { rerun(s); s.HTTP.Retryable = []int{503, 429} }), map[string]string{
 			"sent twice":              "It is declared to be honoured: sent twice, the thing is done once.",
-			"killed after dispatch":   "The next start runs it again at once, with the same effect id; after --max-crashes deaths of the daemon that it was part of, it is failed for good (attempts_exhausted).",
+			"killed after dispatch":   "The next start runs it again at once, with the same effect id; after --max-crashes deaths of the daemon that it was part of, it is failed for good (attempts_exhausted), and nobody knows whether it was done.",
 			"killed after the answer": "downstream is asked again, and knows the effect id.",
-			"clean stop":              "What does not end in time runs again at the next start.",
+			"clean stop":              "What does not end in time is broken off, and runs again at the next start.",
 			"time-out":                againAfter,
 			"answer lost":             againAfter,
 			"429, 503":                "Not done, or done once and not again by a second request; " + mayAsk,
 			"any other status":        againAfter,
-			"how often":               "As often as its client asks again with the same key while it fails as retryable, and once for each start after a kill.",
+			"how often":               "As often as its client asks again with the same key while it fails as retryable, and once for each start that finds it unfinished.",
 			"held":                    "Rare: ",
 		}},
-		{"http, bounds", httpSpec(func(s *Spec) { rerun(s); s.MaxAttempts, s.MaxCrashes = 7, 5 }), map[string]string{
+		{"http, bounds", httpSpec(func(s *Spec) { rerun(s); s.MaxAttempts, s.MaxCrashes, s.Concurrency = 7, 5, 3 }), map[string]string{
+			"at a time":             "At most 3 of its calls run; more wait.",
 			"killed after dispatch": "after 5 deaths of the daemon",
-			"how often":             "After 7 attempts a failure that could be asked for again is for good (attempts_exhausted), or the call is held where an earlier answer was lost.",
+			"how often":             "Attempt 7 is the last, also after a kill: a failure that could be asked for again is for good then (attempts_exhausted), or the call is held where nobody knows what was done.",
+		}},
+		{"http, none, bounds", httpSpec(func(s *Spec) { none(s); s.MaxAttempts = 7 }), map[string]string{
+			"how often": "is for good then (attempts_exhausted).",
+		}},
+		{"http, verify, bounds", httpSpec(func(s *Spec) { verified(s); s.MaxAttempts = 7 }), map[string]string{
+			"how often": "or the call is held where nobody knows what was done; what downstream does not know of then has failed for good.",
 		}},
 		{"http, pointer", httpSpec(func(s *Spec) { s.HTTP.EffectKey = EffectKey{Pointer: "/meta/id"} }), map[string]string{"sent twice": "goes in the body at /meta/id."}},
 		{"http, URL", httpSpec(func(s *Spec) { s.HTTP.EffectKey, s.HTTP.URL = EffectKey{}, "http://h/{effect_id}" }), map[string]string{"sent twice": "goes in the URL."}},
 		{"http, success only", httpSpec(func(s *Spec) { s.HTTP.Final, s.HTTP.Retryable = nil, nil }), map[string]string{"": ""}},
 		{"http, none", httpSpec(none), map[string]string{
-			"effect":                  "None is declared. It is asked of POST to https://pay.example, and asking again does no harm.",
+			"effect":                  "None is declared, so that asking again does no harm: POST to https://pay.example.",
 			"sent twice":              "",
 			"killed after dispatch":   "The next start runs it again at once; after",
 			"killed after the answer": "it is run again.",
 			"time-out":                againAfter,
 			"any other status":        againAfter,
-			"held":                    "Its calls are never held.",
+			"held":                    "Never, but for calls that were begun when it was declared otherwise.",
 		}},
 		{"http, no record", httpSpec(unrecorded), map[string]string{
 			"record":                "None: no call is stored, nothing is replayed.",
 			"daemon killed":         "The call is gone",
 			"killed after dispatch": "",
-			"clean stop":            "",
-			"time-out":              "whoever asked is told that it failed; nothing is kept.",
+			"clean stop":            "What does not end in time is broken off: whoever asked gets 503, and may ask again.",
+			"at a time":             "At most as many of its calls as half of --workers run",
+			"time-out":              "whoever asked is told that it failed and may ask again; nothing is kept.",
 			"no connection":         "Whoever asked is told that it may be asked for again.",
 			"200, 201":              "Done; the answer is the result.",
 			"400":                   "Not done; whoever asked is told so.",
 			"429":                   "Not done; whoever asked is told that it may be asked for again.",
 			"how often":             "Once for each request.",
-			"held":                  "Its calls are never held.",
+			"held":                  "Never, but for calls that were begun when it was declared otherwise.",
 		}},
 		{"command, hold", commandSpec(nil), map[string]string{
 			"effect":                "a program of this machine, without a shell: /bin/prog.",
 			"sent twice":            "goes in the variable ID. It is not declared to be honoured",
-			"its processes":         "A killed daemon takes the program along",
-			"time-out":              "After 10s the program and all that it has started are killed; " + heldAfter,
+			"its processes":         "On Linux a killed daemon takes the program along, elsewhere not. What the program itself had started is left",
+			"time-out":              "After 10s the program and all that it has started are killed, save what left its process group; " + heldAfter,
 			"it cannot be started":  "Nothing was done: " + mayAsk,
 			"no connection":         "",
 			"exit 0":                "Done; what it wrote to stdout is the result.",
@@ -228,6 +236,27 @@ func TestWarnings(t *testing.T) {
 		}), "verify.url is plain http to another machine"},
 		{"no schema", httpSpec(func(s *Spec) { s.Schema = nil }), "input_schema allows any object as args: a caller's typing error reaches downstream"},
 		{"empty schema", commandSpec(func(s *Spec) { s.Schema = []byte(`{"type":"object","title":"x","properties":{}}`) }), "reaches the program"},
+		{"schema, a typing error", httpSpec(func(s *Spec) {
+			s.Schema = []byte(`{"type":"object","properties":{"Minimum":{"type":"integer","Minimum":1}}}`)
+		}), `input_schema: JSON Schema has no keyword "Minimum", so that it checks nothing`},
+		{"schema, a typing error deep inside", httpSpec(func(s *Spec) {
+			s.Schema = []byte(`{"type":"object","allOf":[{"$defs":{"a":{"items":{"Pattern":"hush"}}}}]}`)
+		}), `no keyword "Pattern"`},
+		{"schema, format", httpSpec(func(s *Spec) {
+			s.Schema = []byte(`{"type":"object","properties":{"to":{"format":"email"}}}`)
+		}), "input_schema: format only says what is meant, and is not checked; use pattern"},
+		{"schema, format that is checked", httpSpec(func(s *Spec) {
+			s.Schema = []byte(`{"$schema":"http://json-schema.org/draft-07/schema#","type":"object","properties":{"to":{"format":"email"}}}`)
+		}), ""},
+		{"schema, names that are no keywords", httpSpec(func(s *Spec) {
+			s.Schema = []byte(`{"type":"object","x-owner":"a","properties":{"format":{"enum":[{"a":1}],"default":{"b":2}}},"patternProperties":{"c":true},"$defs":{"d":{}}}`)
+		}), ""},
+		{"intent that args have not", httpSpec(func(s *Spec) {
+			s.Schema, s.Intent = []byte(`{"type":"object","properties":{"order":{}}}`), []string{"/order/id", "/oder"}
+		}), "intent[1] leads to a member of args that input_schema does not name"},
+		{"rules that args have not", httpSpec(func(s *Spec) {
+			s.Schema, s.Rules = []byte(`{"type":"object","properties":{"a/b":{}}}`), &idem.Rules{Ignore: []string{"/a~1b"}, Trim: []string{"/a"}}
+		}), "fingerprint.trim[0] leads to a member"},
 		{"schema", httpSpec(func(s *Spec) { s.Schema = []byte(`{"type":"object","additionalProperties":false}`) }), ""},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -254,5 +283,22 @@ func TestExplainGolden(t *testing.T) {
 	}
 	if b.String() != string(want) {
 		t.Errorf("got:\n%s\nwant:\n%s", b.String(), want)
+	}
+}
+
+// What looks like a variable of a shell is sent as it is.
+func TestWarningsDollar(t *testing.T) {
+	specs, faults := loadText(t, strings.NewReplacer("{X: y}", "{X: Bearer $TOKEN, Y: $5 $, Z: '${TOKEN}'}").Replace(httpRelations), variables{"TOKEN": "$hush"})
+	if faults != nil {
+		t.Fatal(faults)
+	}
+	var got []string
+	for _, w := range specs[0].Warnings(16) {
+		if strings.Contains(w, "$") {
+			got = append(got, w)
+		}
+	}
+	if len(got) != 1 || got[0] != "http.headers.X has a $ before a name, which is sent as it is: write ${NAME} for a variable" {
+		t.Errorf("got %q", got)
 	}
 }

@@ -28,7 +28,8 @@ const schemaURL = "https://idemd.invalid/args"
 // that it repeats of what the caller sent, and only a short plain one.
 //
 // The schema must stand alone: it can refer to its own parts, and to nothing
-// that would have to be read from a disk or a network.
+// that would have to be read from a disk or a network; and not to itself about the
+// same value, which nothing would fit.
 //
 // The args must be within the limits of idem's canonical form. A number with an
 // exponent of many millions makes the validator panic.
@@ -46,6 +47,9 @@ func Check(schema []byte) (func(args []byte) error, error) {
 	s, err := c.Compile(schemaURL)
 	if err != nil {
 		return nil, fmt.Errorf("tool: schema: %w", err)
+	}
+	if loops(s) {
+		return nil, errors.New("tool: schema: it comes back to itself by $ref without a step into the value, so that nothing fits it")
 	}
 	return func(args []byte) error { return check(s, args) }, nil
 }

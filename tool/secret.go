@@ -7,15 +7,22 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"syscall"
 
 	"go.yaml.in/yaml/v3"
 )
 
-// maxSecret bounds a file that a secret is read from, and what stands in a header
-// or a variable after secrets were put in.
-const maxSecret = 64 << 10
+const (
+	// maxSecret bounds a file that a secret is read from, and what stands in a header,
+	// a variable or a URL after secrets were put in.
+	maxSecret = 64 << 10
+
+	// maxSecrets bounds all of that in a file of tools: a small one could put a large
+	// secret in very often.
+	maxSecrets = 16 << 20
+)
 
 // part is a piece of text in which variables may stand.
 type part struct {
@@ -59,9 +66,16 @@ func validVariable(s string) bool {
 	return s != ""
 }
 
+// bareVariable is what a shell would take for a variable.
+var bareVariable = regexp.MustCompile(`\$[A-Za-z_]`)
+
 // variable looks a variable up. An empty one is as good as none: a credential of
 // no characters is a mistake.
 func (v value) variable(name string) (string, bool) {
+	if "{"+name+"}" == effectIDMark {
+		v.fault("the effect id is {effect_id}, without the $")
+		return "", false
+	}
 	s, ok := v.d.env(name)
 	if !ok || s == "" {
 		what := "is not set"
@@ -88,6 +102,9 @@ func (v value) expanded(s string) (string, bool) {
 	var b strings.Builder
 	fine := true
 	for _, p := range parts {
+		if !p.variable && v.origin != nil && bareVariable.MatchString(p.text) {
+			v.origin.dollars = append(v.origin.dollars, v.path)
+		}
 		if p.variable {
 			var ok bool
 			if p.text, ok = v.variable(p.text); !ok {
@@ -95,8 +112,14 @@ func (v value) expanded(s string) (string, bool) {
 			}
 		}
 		b.WriteString(p.text)
+		if b.Len() > maxSecret {
+			break
+		}
 	}
-	return b.String(), fine
+	if !fine {
+		return "", false
+	}
+	return v.bounded(b.String())
 }
 
 // secret reads the value of a header or of a variable: text with variables in it,
@@ -113,10 +136,7 @@ func (v value) secret() (string, bool) {
 		v.fault("write {file: PATH} to read it from a file")
 		return "", false
 	}
-	if s, ok = v.expanded(s); !ok {
-		return "", false
-	}
-	return v.bounded(s)
+	return v.expanded(s)
 }
 
 func (v value) secretFile() (string, bool) {
@@ -135,6 +155,10 @@ func (v value) secretFile() (string, bool) {
 		return "", false
 	}
 	path, ok := f.text()
+	if ok && path == "" {
+		f.fault("say where it is read from: {file: PATH}")
+		ok = false
+	}
 	if !ok {
 		return "", false
 	}
@@ -156,6 +180,10 @@ func (v value) secretFile() (string, bool) {
 func (v value) bounded(s string) (string, bool) {
 	if len(s) > maxSecret {
 		v.fault("it is over %d bytes", maxSecret)
+		return "", false
+	}
+	if v.d.secrets += len(s); v.d.secrets > maxSecrets {
+		v.fault("with this one, headers, variables and URLs are over %d bytes in all", maxSecrets)
 		return "", false
 	}
 	return s, true
@@ -204,6 +232,9 @@ func (v value) url() (string, bool) {
 	}
 	var b strings.Builder
 	for _, p := range parts {
+		if b.Len() > maxSecret {
+			break
+		}
 		if !p.variable {
 			b.WriteString(p.text)
 			continue
@@ -223,7 +254,10 @@ func (v value) url() (string, bool) {
 		}
 		b.WriteString(text)
 	}
-	return b.String(), ok
+	if !ok {
+		return "", false
+	}
+	return v.bounded(b.String())
 }
 
 // A Spec, and what it is made of, may hold secrets in headers, in variables and

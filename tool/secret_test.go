@@ -79,6 +79,7 @@ func TestSecrets(t *testing.T) {
 		{"mark", `"${MARK}"`, "", "8:18: tool a, http.headers.X: the environment variable MARK must not hold {effect_id}"},
 		{"huge", `"${HUGE}"`, "", "8:18: tool a, http.headers.X: it is over 65536 bytes"},
 		{"file as text", `file:good`, "", "8:18: tool a, http.headers.X: write {file: PATH} to read it from a file"},
+		{"no file named", `{file: ""}`, "", "8:25: tool a, http.headers.X.file: say where it is read from: {file: PATH}"},
 		{"no file", `{file: nofile}`, "", "8:25: tool a, http.headers.X.file: it cannot be read: open DIR/nofile: no such file or directory"},
 		{"a directory", `{file: .}`, "", "8:25: tool a, http.headers.X.file: DIR is not a regular file"},
 		{"a pipe", `{file: pipe}`, "", "8:25: tool a, http.headers.X.file: DIR/pipe is not a regular file"},
@@ -113,6 +114,30 @@ func TestSecrets(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A small file cannot put a large secret in so often that it fills the memory.
+func TestSecretsAreBounded(t *testing.T) {
+	env := variables{"BIG": strings.Repeat(hush, maxSecret/len(hush))}
+	text := func(url, header string) string {
+		return "version: 1\ntools:\n- name: a\n  effects: none\n  http:\n    method: GET\n    url: " + url + "\n    headers: {" + header + "}\n"
+	}
+	often := strings.Repeat("${BIG}", 100_000) // 6 GB
+	_, faults := loadText(t, text("https://h/", "X: '"+often+"'"), env)
+	wantFaults(t, faults, "f:8:18: tool a, http.headers.X: it is over 65536 bytes")
+	_, faults = loadText(t, text("https://h/"+often, ""), env)
+	wantFaults(t, faults, "f:7:10: tool a, http.url: it is over 65536 bytes")
+
+	fits := maxSecrets/len(env["BIG"]) - 1 // the URL takes a little
+	var many strings.Builder
+	for i := range fits {
+		fmt.Fprintf(&many, "X%d: '${BIG}', ", i)
+	}
+	if _, faults = loadText(t, text("https://h/", many.String()), env); faults != nil {
+		t.Error(faults)
+	}
+	_, faults = loadText(t, text("https://h/", many.String()+"Y: '${BIG}',\n      Z: '${BIG}'"), env)
+	wantFaults(t, faults, "f:9:10: tool a, http.headers.Z: with this one, headers, variables and URLs are over 16777216 bytes in all")
 }
 
 // A variable is one piece of a URL, whatever is in it.

@@ -308,7 +308,7 @@ func (c *callCmd) show(con *console, a client.Answer) error {
 		con.say("%s, attempt %d, call %s", call.Status, call.Attempt, plain(call.CallID))
 	}
 	if f := call.Error; f != nil {
-		con.say("%s", failureText(f))
+		con.say("%s", failureText(call))
 		switch {
 		case !f.InDoubt():
 		case f.Retryable:

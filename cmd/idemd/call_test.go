@@ -232,7 +232,7 @@ func TestCallWithoutKey(t *testing.T) {
 		posts   int
 	}{
 		{"done", nil, []reply{done}, 0, `{"n": 1.0}` + "\n", "succeeded, not recorded", 1},
-		{"failed", nil, []reply{failed}, exitFailed, "", "failed, not recorded\nx: no (the same key may ask again)", 1},
+		{"failed", nil, []reply{failed}, exitFailed, "", "failed, not recorded\nx: no (it may be asked for again)", 1},
 		{"the tool keeps a record", nil, []reply{{status: 400, body: refuse("missing_idempotency_key")}}, exitUsage, "", "must come from your intent", 1},
 		{"lost", nil, []reply{lost, done}, exitUnknown, "", "may be run again", 1},
 		{"lost, and sent again", []string{"--retries", "2"}, []reply{tools, lost, done}, 0, `{"n": 1.0}` + "\n", "try 1: no answer", 2},

@@ -87,7 +87,7 @@ func (c *console) writeCall(call *callDoc) error {
 		lines = append(lines, [2]string{"result", string(call.Result)})
 	}
 	if call.Error != nil {
-		lines = append(lines, [2]string{"error", failureText(call.Error)})
+		lines = append(lines, [2]string{"error", failureText(call)})
 	}
 	for _, l := range lines {
 		if err := c.print("%-8s %s\n", l[0], plain(l[1])); err != nil {

@@ -205,14 +205,20 @@ func message(err error) string {
 // callDoc is a call as the server shows it.
 type callDoc = client.Call
 
-// failureText is why a call failed, for people.
-func failureText(f *client.Failure) string {
+// failureText is why a call failed, or is held, for people.
+func failureText(c *callDoc) string {
+	f := c.Error
 	s := plain(f.Code) + ": " + plain(f.Message)
 	var more []string
-	if f.Retryable && f.RetryAfter > 0 {
-		more = append(more, fmt.Sprintf("the same key may ask again, after %v", time.Duration(f.RetryAfter)*time.Second))
-	} else if f.Retryable {
-		more = append(more, "the same key may ask again")
+	if f.Retryable {
+		again := "the same key may ask again"
+		if c.Unrecorded {
+			again = "it may be asked for again"
+		}
+		if f.RetryAfter > 0 {
+			again += fmt.Sprintf(", after %v", time.Duration(f.RetryAfter)*time.Second)
+		}
+		more = append(more, again)
 	}
 	if f.InDoubt() {
 		more = append(more, "it may have been done all the same")

@@ -331,7 +331,7 @@ func (c *serveCmd) serve(ctx context.Context, con *console, log *slog.Logger, di
 		for _, f := range faults {
 			con.say("%s", plain(f.Error()))
 		}
-		return exit(exitUsage, "the tools file is wrong in %d places; nothing was started", len(faults))
+		return exit(exitUsage, "faults in the tools file: %d; nothing was started", len(faults))
 	case errors.Is(err, kv.ErrInUse):
 		return exit(exitInUse, "%v", err)
 	case err != nil:

@@ -164,8 +164,8 @@ func TestServeRefusesTools(t *testing.T) {
 	}
 	refused(oneTool,
 		"\nFILE:14:32: tool notify, http.retryable[3]: 409 ", "\nFILE:14:47: tool notify, http.retryable[6]: 500 ",
-		"\nidemd: the tools file is wrong in 6 places; nothing was started\n")
-	refused(strings.Replace(fineTool(), "notify", "charge", 1), "FILE:3:9: tool charge, name: the server brings a tool of this name along", "wrong in 1 places")
+		"\nidemd: faults in the tools file: 6; nothing was started\n")
+	refused(strings.Replace(fineTool(), "notify", "charge", 1), "FILE:3:9: tool charge, name: the server brings a tool of this name along", "faults in the tools file: 1;")
 	o := runIdemd(t, "", "serve", "--listen", "127.0.0.1:0", "--data", filepath.Join(t.TempDir(), "data"), "--chaos", "--no-samples",
 		"--tools", toolsFile(t, strings.Replace(fineTool(), "notify", "ext_hold", 1)))
 	o.want(t, exitUsage, "", "tool ext_hold, name: the server brings a tool of this name along")
