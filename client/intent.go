@@ -11,19 +11,23 @@ import (
 
 // IntentOf is the part of a tool's arguments that names the intent, for
 // [idem.KeyFor]: an object that has, for each of the JSON pointers (RFC 6901), a
-// member of that name with what the pointer points to, as it is written in the
-// arguments. With the pointers /order_id and /to/0 it is
+// member of that name with what the pointer points to, in its canonical form. With the pointers /order_id and /to/0 it is
 //
 //	{"/order_id": …, "/to/0": …}
+//
+// Differences that mean nothing to the tool are taken out, since two spellings of one
+// intent must not make two keys: pass the rules that the server tells with the
+// pointers, nil where there are none. What they ignore is missing.
 //
 // A value that is null is there, and counts. One that is missing is an error: a key
 // without it could be that of another intent. The errors are *idem.Error with the
 // code bad_request; nothing was sent.
-func IntentOf(args json.RawMessage, pointers []string) (json.RawMessage, error) {
+func IntentOf(args json.RawMessage, pointers []string, rules *idem.Rules) (json.RawMessage, error) {
 	if len(pointers) == 0 {
 		return nil, idem.Errorf(idem.CodeBadRequest, "no pointer says what names the intent")
 	}
-	if _, err := idem.Canonical(args); err != nil { // what the server would refuse
+	args, err := idem.CanonicalUnder(rules, args) // which refuses what the server would
+	if err != nil {
 		return nil, err
 	}
 	var b bytes.Buffer

@@ -27,6 +27,10 @@ type Tool struct {
 	// empty where the tool names none.
 	Intent []string
 
+	// Rules say which differences between args mean nothing to the tool; nil where
+	// all count.
+	Rules *idem.Rules
+
 	told bool // the window was
 }
 
@@ -106,6 +110,8 @@ func parseTools(body []byte) map[string]Tool {
 			Window   string   `json:"window"`
 			Recorded *bool    `json:"recorded"`
 			Intent   []string `json:"intent"`
+
+			Fingerprint struct{ Ignore, Trim, NFC []string } `json:"fingerprint"`
 		} `json:"tools"`
 	}
 	if json.Unmarshal(body, &doc) != nil || doc.Tools == nil {
@@ -114,6 +120,9 @@ func parseTools(body []byte) map[string]Tool {
 	of := make(map[string]Tool, len(*doc.Tools))
 	for _, d := range *doc.Tools {
 		t := Tool{Name: d.Name, Intent: d.Intent, Unrecorded: d.Recorded != nil && !*d.Recorded}
+		if rules := idem.Rules(d.Fingerprint); !rules.ID().IsZero() {
+			t.Rules = &rules
+		}
 		if w, err := time.ParseDuration(d.Window); err == nil { // none at all is too short for anybody
 			t.Window, t.told = w, true
 		}

@@ -52,8 +52,20 @@ const (
 //
 // Doc is neither kept nor modified. A message names what was wrong and at which
 // byte, and never quotes the document.
-func Canonical(doc []byte) ([]byte, error) {
+func Canonical(doc []byte) ([]byte, error) { return CanonicalUnder(nil, doc) }
+
+// CanonicalUnder returns what rules leave of the canonical text, see [Rules]; under
+// nil all of it. It refuses what [Canonical] refuses, with the same errors. What is
+// wrong with the rules is an error that is no [Error].
+func CanonicalUnder(rules *Rules, doc []byte) ([]byte, error) {
 	c := getCanonizer()
+	if !rules.ID().IsZero() {
+		if err := rules.Validate(); err != nil {
+			putCanonizer(c)
+			return nil, err
+		}
+		c.at = rules.compile()
+	}
 	out, err := c.document(c.out[:0], doc)
 	if err != nil {
 		putCanonizer(c)

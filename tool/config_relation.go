@@ -115,6 +115,13 @@ func (c *claims) args() {
 	if c.Rules == nil {
 		return
 	}
+	for i, p := range c.Intent {
+		for _, ignored := range c.Rules.Ignore {
+			if p == ignored || strings.HasPrefix(p, ignored+"/") {
+				c.wrong(item("intent", i), with("fingerprint"), "%s is ignored by fingerprint.ignore, so that it can name no intent", p)
+			}
+		}
+	}
 	err := c.Rules.Validate()
 	if joined, ok := err.(interface{ Unwrap() []error }); ok {
 		for _, err := range joined.Unwrap() {

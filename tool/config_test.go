@@ -243,6 +243,7 @@ func TestLoadValues(t *testing.T) {
 		"intent all":              {"intent: ['']", "12: tool a, intent[0]: must be a JSON pointer to a member of args, for example /order_id"},
 		"intent bad escape":       {"intent: [/a~2]", "12: tool a, intent[0]: must be a JSON pointer to a member of args, for example /order_id"},
 		"intent twice":            {"intent: [/a, /a]", "16: tool a, intent[1]: the pointer is there already"},
+		"intent that is ignored":  {"intent: [/a/b]\n  fingerprint: {ignore: [/a]}", "12: tool a, intent[0]: /a/b is ignored by fingerprint.ignore, so that it can name no intent"},
 		"intent too many":         {"intent: [" + strings.Repeat("/a,", 17) + "]", "3: tool a, intent: at most 16 are allowed; there are 17"},
 		"fingerprint list":        {"fingerprint: {ignore: /a}", "25: tool a, fingerprint.ignore: must be a list, [a, b]; it is text"},
 		"fingerprint pointer":     {"fingerprint: {trim: [a]}", `17: tool a, fingerprint.trim: the pointer "a" does not begin with a slash`},

@@ -207,7 +207,7 @@ func (c *callCmd) declared(ctx context.Context, con *console, args json.RawMessa
 	case len(tool.Intent) == 0:
 		return nil, exit(exitUsage, "--key-from: the tool %s does not declare what names its intent; give SCOPE,TOOL,INTENT", plain(c.Tool))
 	}
-	intent, err := client.IntentOf(args, tool.Intent)
+	intent, err := client.IntentOf(args, tool.Intent, tool.Rules)
 	if err != nil {
 		return nil, exit(exitUsage, "--key-from: %s", message(err))
 	}

@@ -285,13 +285,13 @@ func TestCallRetryFailed(t *testing.T) {
 
 // The key is made of what the tool declares to name its intent.
 func TestCallKeyFromScope(t *testing.T) {
-	const doc = `{"tools":[{"name":"charge","window":"24h","intent":["/order","/to/0"]},{"name":"bare","window":"24h","intent":[]}]}`
-	key, err := idem.KeyFor("shop-1", "charge", []byte(`{"/to/0":"a","/order":7}`))
+	const doc = `{"tools":[{"name":"charge","window":"24h","intent":["/order","/to/0"],"fingerprint":{"ignore":["/memo"],"trim":[],"nfc":["/to/0"]}},{"name":"bare","window":"24h","intent":[]}]}`
+	key, err := idem.KeyFor("shop-1", "charge", []byte(`{"/to/0":"\u00e9","/order":7}`))
 	if err != nil {
 		t.Fatal(err)
 	}
 	ok := reply{status: 200, body: strings.Replace(call("succeeded", "1", "null"), `"k"`, `"`+key+`"`, 1)}
-	for _, args := range []string{`{"order":7,"to":["a","b"],"memo":1}`, `{"memo":2, "to": [" a "], "order": 7.0}`} {
+	for _, args := range []string{`{"order":7,"to":["\u00e9","b"],"memo":1}`, `{"memo":2, "to": [" e\u0301 "], "order": 7.0}`} {
 		s := serve(t, reply{status: 200, body: doc}, ok)
 		runIdemd(t, args, "call", "charge", "-", "--key-from", "shop-1", "--url", s.URL).want(t, 0, "1\n", "succeeded")
 		if asked := s.asked(); len(asked) != 2 || asked[0].line != "GET /v1/tools" || asked[1].key != key {

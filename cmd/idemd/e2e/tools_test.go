@@ -148,7 +148,6 @@ func TestRetriedFiveTimes(t *testing.T) {
 	type row struct {
 		policy
 		tool string
-		wait string // of the fault
 		down *probe.Downstream
 	}
 	var rows []row
