@@ -46,6 +46,11 @@ func stricter(a, b Rerun) Rerun {
 	return b
 }
 
+// DefaultMaxReruns bounds the attempts of a call whose tool sets no bound itself, where
+// nobody asks for another: answers are lost time after time, and each time downstream
+// does not know of it.
+const DefaultMaxReruns = 10
+
 // Invocation is what a tool is given. Args are the caller's bytes, numbers
 // exact; a tool must not modify or keep them.
 type Invocation struct {
@@ -96,7 +101,8 @@ type Tool struct {
 	Concurrency int
 
 	// MaxAttempts is how often a call may be run in all; zero is without a bound.
-	// A call that is asked for once more ends for good. MaxCrashes takes the place
+	// A failure of the last attempt is for good; a call in doubt is held then, also
+	// after a kill or a stop. MaxCrashes takes the place
 	// of the runner's where it is not zero.
 	MaxAttempts int
 	MaxCrashes  int

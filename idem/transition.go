@@ -275,8 +275,8 @@ func (t ClaimTerms) claimPending(cur *Call) (Change, error) {
 		ch.Events = append(ch.Events, event(&c, t.Now, EventRecovered, Detail{}))
 	}
 	if t.Tool == nil {
-		// Not dispatched since it was last known what came of it, so this is
-		// definite: the key may ask again once the tool is back.
+		// It goes out no more. Whether an earlier attempt did it, InDoubt says; the
+		// key may ask again once the tool is back.
 		return t.stop(ch, &c, Failure{Code: FailureMissing, Message: "the tool is not configured any more", Retryable: true})
 	}
 	switch {

@@ -275,7 +275,7 @@ func (a *attempt) settle(out outcome) idem.Change {
 		}
 	}
 	if out.err != nil {
-		r.log.Debug("attempt failed", "call_id", a.call.ID.String(), "tool", a.call.Tool, "attempt", a.call.Attempt, "err", out.reason())
+		r.log.Log(context.Background(), out.level(), "attempt failed", "call_id", a.call.ID.String(), "tool", a.call.Tool, "attempt", a.call.Attempt, "err", out.reason())
 	}
 	terms := r.terms()
 	ch, err := a.write(func(deliveries int64) idem.Transition {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"runtime/debug"
 
 	"github.com/idemd/idemd/idem"
@@ -76,6 +77,16 @@ func (o outcome) transition(tool *idem.Tool, s idem.Settlement) idem.Transition 
 	default:
 		return idem.Lose(s, idem.Failure{Code: idem.FailureTool, Message: "the tool did not give an answer"})
 	}
+}
+
+// level is that of the log line about a failure. Why an answer was lost is for
+// whoever finds the call held.
+func (o outcome) level() slog.Level {
+	var definite *idem.Failure
+	if errors.As(o.err, &definite) {
+		return slog.LevelDebug
+	}
+	return slog.LevelInfo
 }
 
 // reason is the error as it may be logged: the message of a failure may hold what

@@ -81,11 +81,6 @@ const (
 	noteAbsent  = "not found downstream"
 	verifiedBy  = "verify"
 	idleRecheck = time.Hour // nothing to ask: woken by a signal
-
-	// mostReruns bounds the attempts of a call whose tool sets no bound itself: the
-	// answers are lost time after time, downstream does not know of it each time,
-	// and nobody asked for another.
-	mostReruns = 10
 )
 
 func newVerifier(r *Runner) *verifier {
@@ -297,7 +292,7 @@ func (v *verifier) unanswered(a *ask, why error) {
 func notDone(t *idem.Tool, attempts int) idem.Resolution {
 	most := t.MaxAttempts
 	if most == 0 {
-		most = mostReruns
+		most = idem.DefaultMaxReruns
 	}
 	if attempts < most {
 		return idem.Resolution{Outcome: idem.OutcomeRetry, Note: noteAbsent}

@@ -172,7 +172,7 @@ func (e *explanation) question() string {
 	if e.Verify.Settle != 0 {
 		settle = plainDuration(e.Verify.Settle)
 	}
-	return fmt.Sprintf("%s of %s by the effect id. %s: it succeeds with what was found, also where that is an empty list. %s: it runs again, but that is believed only when %s have passed since it was held, or since the last start. Any other answer, or none: it stays held and is asked again later.",
+	return fmt.Sprintf("%s of %s by the effect id. %s: it succeeds with what was found, also where that is an empty list. %s: it runs again, but that is believed only when %s have passed since it was held, or since the last start: downstream must never be at work for longer. Any other answer, or none: it stays held and is asked again later.",
 		e.Verify.Method, hostOf(e.Verify.URL), codes(e.Verify.Found), codes(e.Verify.Absent), settle)
 }
 
@@ -267,7 +267,7 @@ func (e *explanation) bounds() {
 		}
 		attempts += "."
 	case e.Rerun == idem.RerunVerify:
-		attempts = "There is no bound for clients (max_attempts); where answers are lost time after time, the daemon gives up by itself, and what downstream does not know of has failed for good (attempts_exhausted)."
+		attempts = fmt.Sprintf("There is no bound for clients (max_attempts); where answers are lost time after time, the daemon gives up by itself after %d attempts, and what downstream does not know of has failed for good (attempts_exhausted).", idem.DefaultMaxReruns)
 	}
 	switch {
 	case e.Unrecorded:

@@ -94,7 +94,7 @@ func TestExplain(t *testing.T) {
 			"held":                    "It may have been done or not, and idemd sends nothing for the key any more. Clients get 409 outcome_unknown and stop.",
 		}},
 		{"http, verify", httpSpec(verified), map[string]string{
-			"killed after dispatch":   "The next start holds the call and asks: GET of https://ask.example by the effect id. 200: it succeeds with what was found, also where that is an empty list. 404, 410: it runs again, but that is believed only when 20s have passed since it was held, or since the last start. Any other answer, or none: it stays held",
+			"killed after dispatch":   "The next start holds the call and asks: GET of https://ask.example by the effect id. 200: it succeeds with what was found, also where that is an empty list. 404, 410: it runs again, but that is believed only when 20s have passed since it was held, or since the last start: downstream must never be at work for longer. Any other answer, or none: it stays held",
 			"killed after the answer": "it is held, and downstream is asked.",
 			"clean stop":              "is broken off and held, as after a kill.",
 			"time-out":                askedAfter,
