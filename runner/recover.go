@@ -11,11 +11,11 @@ import (
 // longestPoll bounds how long a look that failed waits for the next one.
 const longestPoll = 10 * time.Second
 
-// dispatch finds what is due and gives it to workers, oldest first but for the last
-// worker, see lastWorker, until the runner drains. Calls of an earlier life, calls that waited in the queue, and
-// over a shared store calls of processes that died all come this way. A request
-// runs its call without it where a worker is free, or where the tool is local and
-// is waited for; never while somebody waits here.
+// dispatch finds what is due and gives it to workers, calls of idle tools first and
+// then oldest first, until the runner drains. Calls of an earlier life, calls that
+// waited in the queue, and over a shared store calls of processes that died all come
+// this way. A request runs its call without it where a worker is free, or where the
+// tool is local and is waited for; never while somebody waits here.
 func (r *Runner) dispatch() {
 	// Leases of others run out without a signal, and so does the patience with
 	// what could not be claimed.
@@ -35,7 +35,7 @@ func (r *Runner) dispatch() {
 }
 
 func (r *Runner) dispatchDue() {
-	if l, ok := r.room.lastWorker(); ok {
+	if l, ok := r.room.idleTools(); ok {
 		r.handOut(l)
 	}
 	l, ok := r.room.look()

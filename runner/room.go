@@ -357,17 +357,16 @@ func (m *room) look() (l look, ok bool) {
 	return l, true
 }
 
-// lastWorker begins a look for due calls of tools of which nothing runs, if there is
-// one free worker only and something waits for it: they are first then, or some tools
-// whose calls take long would together keep all others waiting until their backlogs
-// are gone.
-func (m *room) lastWorker() (l look, ok bool) {
+// idleTools begins a look for due calls of tools of which nothing runs, if something
+// waits while others run: they are first then, or some tools whose calls take long
+// would together keep all others waiting until their backlogs are gone.
+func (m *room) idleTools() (l look, ok bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.draining || m.alone || len(m.free) != 1 || !m.waiting {
+	if m.draining || m.alone || len(m.free) == 0 || !m.waiting {
 		return look{}, false
 	}
-	l = look{limit: len(m.live) + len(m.paused) + 1}
+	l = look{limit: len(m.free) + len(m.live) + len(m.paused)}
 	for tool, sh := range m.shares {
 		if sh.taken > 0 {
 			l.except = append(l.except, tool)

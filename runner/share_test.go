@@ -128,8 +128,8 @@ func TestSharesComeBack(t *testing.T) {
 	}, workers(2), atOnce("hold", 1))
 }
 
-// Tools whose calls take every worker, all of them together, keep those of another
-// tool waiting until one worker is free, and not until their backlogs are gone.
+// Tools whose calls take every worker, all of them together, keep each call of another
+// tool waiting for one of theirs, and not until their backlogs are gone.
 func TestOthersBacklogsFillAllWorkers(t *testing.T) {
 	bubble(t, func(t *testing.T, w *world) {
 		w.rerun.does(takes(time.Minute))
@@ -153,7 +153,7 @@ func TestOthersBacklogsFillAllWorkers(t *testing.T) {
 			}
 			equal(t, "quick", stands(c), "succeeded 1")
 		}
-		if waited := time.Since(began); waited > time.Minute {
+		if waited := time.Since(began); waited > 5*time.Minute { // 49 of them otherwise
 			t.Errorf("it waited for %v", waited)
 		}
 		time.Sleep(6 * time.Minute) // one after the other at least
