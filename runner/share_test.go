@@ -156,7 +156,7 @@ func TestOthersBacklogsFillAllWorkers(t *testing.T) {
 		if waited := time.Since(began); waited > 5*time.Minute { // 49 of them otherwise
 			t.Errorf("it waited for %v", waited)
 		}
-		time.Sleep(6 * time.Minute) // one after the other at least
+		time.Sleep(15 * time.Minute) // one after the other at least, with others in between
 		w.want("slow 4", "succeeded 1")
 		w.want("rerun99", "pending 0")
 		time.Sleep(2 * time.Hour) // nor are the backlogs kept waiting for ever
