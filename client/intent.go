@@ -38,7 +38,7 @@ func IntentOf(args json.RawMessage, pointers []string, rules *idem.Rules) (json.
 		}
 		name, err := json.Marshal(p)
 		if err != nil {
-			return nil, idem.Errorf(idem.CodeBadRequest, "the pointer %q is not text", p)
+			panic(err) // a string cannot fail
 		}
 		b.WriteByte("{,"[min(i, 1)])
 		b.Write(name)

@@ -2,27 +2,17 @@ package httpapi
 
 import (
 	"net/http"
-	"strings"
+
+	"github.com/idemd/idemd/idem"
 )
 
-// traceparent returns the W3C traceparent of a request (Trace Context, version
-// 00), or nothing: one that is not valid, or not the only one, is dropped, as the
-// specification wants, and refuses no request.
+// traceparent returns the W3C traceparent of a request, or nothing: one that is not
+// valid, or not the only one, is dropped, as the specification wants, and refuses no
+// request.
 func traceparent(h http.Header) string {
 	lines := h["Traceparent"]
-	if len(lines) != 1 {
-		return ""
-	}
-	parts := strings.Split(lines[0], "-")
-	if len(parts) != 4 || parts[0] != "00" || !isID(parts[1], 32) || !isID(parts[2], 16) || !isLowerHex(parts[3], 2) {
+	if len(lines) != 1 || !idem.ValidTraceparent(lines[0]) {
 		return ""
 	}
 	return lines[0]
-}
-
-// isID reports whether s is an id of so many digits, which are not all zero.
-func isID(s string, digits int) bool { return isLowerHex(s, digits) && strings.Trim(s, "0") != "" }
-
-func isLowerHex(s string, digits int) bool {
-	return len(s) == digits && strings.Trim(s, "0123456789abcdef") == ""
 }

@@ -11,7 +11,8 @@
 // happened twice there; it can only see to it that a second one is never asked
 // for without that system's consent (R10, R13).
 //
-// It imports the standard library, and jsontext for canonical JSON; nothing else of this
+// It imports the standard library, jsontext for canonical JSON, and norm for Unicode
+// normalisation where a tool asks for it; nothing else of this
 // module. It knows no clock, disk, socket or goroutine: time and chance come in
 // as arguments, so that every case can be written down as a table.
 //
@@ -35,8 +36,9 @@
 // Lose, Release and the Claim of a running call part ways by what its tool
 // promised (R13): where it may rerun, the call fails, goes back or runs again;
 // where it may not, it is held. A Claim also fails a call that is poison, or
-// whose tool is gone, even a pending one. Both ends become a tombstone by
-// [Expire] when their window is over.
+// whose tool is gone, even a pending one, and holds a pending one that is in
+// doubt and may not go out again. Both ends become a tombstone by [Expire] when
+// their window is over.
 //
 // There is no other way. What no arrow shows is refused, is answered without a
 // write, or is dropped with a word in the audit trail.
@@ -69,9 +71,12 @@
 //     Tests: TestSubmit, storetest/Race, storetest/Refused, storetest/Record.
 //   - R3. The same key with the same fingerprint is the same call and gets its
 //     first answer, byte for byte. With another fingerprint it is a conflict,
-//     always, and learns nothing of what is stored.
+//     always, and learns nothing of what is stored. A tool may declare which
+//     differences mean nothing ([Rules]); a call keeps those that it was accepted
+//     under.
 //     Tests: TestSubmit, TestSubmitRefusals, TestFingerprintOf,
-//     TestCanonicalSameAndDifferent, storetest/Update, storetest/Reopen.
+//     TestCanonicalSameAndDifferent, TestSubmitUnderTheCallsRules, TestChangedRules,
+//     storetest/Update, storetest/Reopen.
 //   - R4. What somebody was told survives a crash, so nothing is told before it
 //     is on disk.
 //     Tests: storetest/Race, TestKillAtEveryPoint, TestKillUnderLoad.
@@ -95,7 +100,7 @@
 //     Tests: TestSubmit, TestSubmitReopens, TestClaim, storetest/Reopen.
 //   - R10. A call's effect id follows from its call id. It is the same on every
 //     attempt and goes downstream, so that others can refuse a second effect too.
-//     Tests: TestEffectID, TestSubmit.
+//     Tests: TestEffectID, TestSubmit, TestMatrix.
 //   - R11. Whoever starts again finds calls that are due and claims them like any
 //     other; there is no second way to running. Data with one owner hold no lease
 //     of an earlier life; shared data do, until it is over.
@@ -107,13 +112,17 @@
 //     Tests: TestClaim, TestClaimStops, TestSettleByPromise, TestOwner.
 //   - R13. When an answer was lost, the tool's promise decides: run again, ask
 //     downstream, or wait for a person. The stricter of the old and the new
-//     promise counts, and an unknown one is the strictest.
-//     Tests: TestClaim, TestSettleByPromise, TestStricter, TestToolValidate.
+//     promise counts, and an unknown one is the strictest. Until somebody has
+//     found out, the call is in doubt, also where a later attempt failed for
+//     certain.
+//     Tests: TestClaim, TestSettleByPromise, TestStricter, TestToolValidate,
+//     TestDoubtStays, TestMatrix.
 //   - R14. A refusal before acceptance leaves no trace. After it every definite
 //     failure is an end, and where nothing is definite the key is never simply
 //     free again: R13 decides. A call whose tool is gone fails and may be asked
 //     for again, if it is certain that it is not done.
-//     Tests: TestSubmit, TestClaim, TestClaimStops, TestSettleByPromise.
+//     Tests: TestSubmit, TestClaim, TestClaimStops, TestSettleByPromise,
+//     TestLastAttempt, TestEveryEndOfAnHTTPTool.
 //   - R15. An accepted call runs to its end whether anybody waits for it or not.
 //     Tests: TestKillAtEveryPoint, TestAcceptedThenKilled.
 //   - R16. A key is remembered for the window, which begins at the end of its call and

@@ -3,6 +3,7 @@ package idem
 import (
 	"context"
 	"errors"
+	"fmt"
 	"time"
 )
 
@@ -151,7 +152,7 @@ const MaxSavedRules = 10_000
 // What a store refuses to save as rules.
 var (
 	ErrNoRules      = errors.New("idem: rules that say nothing are not saved")
-	ErrTooManyRules = errors.New("idem: no more rules can be saved: there are 10000 already")
+	ErrTooManyRules = fmt.Errorf("idem: no more rules can be saved: there are %d already", MaxSavedRules)
 )
 
 // MaxRetryAfter is the longest RetryAfter of a failure. A store refuses a change

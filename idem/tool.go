@@ -60,8 +60,8 @@ type Invocation struct {
 	Args     []byte
 
 	// Trace is the W3C traceparent that came with the request, for a tool that
-	// forwards it; empty where there was none, or where it was not kept: it
-	// rides in memory, and a call of an earlier life has none.
+	// forwards it (see [ValidTraceparent]); empty where there was none, or where it
+	// was not kept: it rides in memory, and a call of an earlier life has none.
 	Trace string
 }
 
@@ -102,8 +102,8 @@ type Tool struct {
 
 	// MaxAttempts is how often a call may be run in all; zero is without a bound.
 	// A failure of the last attempt is for good; a call in doubt is held then, also
-	// after a kill or a stop. MaxCrashes takes the place
-	// of the runner's where it is not zero.
+	// after a kill or a stop. MaxCrashes takes the place of the runner's where it is
+	// not zero.
 	MaxAttempts int
 	MaxCrashes  int
 

@@ -140,7 +140,7 @@ func (a *attempt) run() {
 	if w == nil {
 		inv := invocation(call.ID, call.Attempt, call.Args)
 		inv.Trace = a.rider.traceOf()
-		w = r.start(a.tool, inv)
+		w = r.start(context.Background(), a.tool, inv)
 	}
 	out := a.watch(w)
 	if out.deaf {
@@ -153,47 +153,11 @@ func (a *attempt) run() {
 	r.committed(a.f, ch)
 }
 
-// haltGrace is how long a tool may take to return when what still runs at a
-// stop is given back.
-const haltGrace = time.Second
-
-// watch keeps the lease while the tool runs, and gives up when its time and the
-// grace after it are over, or when the runner halts.
+// watch keeps the lease while the tool runs.
 func (a *attempt) watch(w *work) outcome {
-	r := a.r
-	renew := time.NewTicker(r.settings.Lease / 3)
+	renew := time.NewTicker(a.r.settings.Lease / 3)
 	defer renew.Stop()
-	ended, halted := w.ctx.Done(), r.halted
-	var giveUp <-chan time.Time
-	for {
-		select {
-		case out := <-w.done:
-			out.halted = halted == nil
-			return out
-		case <-renew.C:
-			if a.leaseLost() {
-				renew.Stop()
-				w.cancel() // what it still does is settled as stale
-			}
-		case <-ended:
-			ended = nil
-			if giveUp == nil {
-				giveUp = time.After(r.settings.Grace)
-			}
-		case <-halted:
-			halted = nil
-			w.cancel()
-			giveUp = time.After(min(haltGrace, r.settings.Grace))
-		case <-giveUp:
-			select { // it may have come at the same moment
-			case out := <-w.done:
-				out.halted = halted == nil
-				return out
-			default:
-			}
-			return outcome{err: errDeaf, deaf: true, timedOut: true, halted: halted == nil}
-		}
-	}
+	return a.r.watch(w, renew.C, a.leaseLost)
 }
 
 // leaseLost renews the lease and reports whether somebody else has the call now.

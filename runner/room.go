@@ -89,8 +89,8 @@ type grant struct {
 }
 
 // reserve grants a worker where one is free, the tool may run once more, and
-// nobody is before the request; else a place in the queue; nothing while the runner drains. Places says how
-// many are reserved with this one.
+// nobody is before the request; else a place in the queue; nothing while the
+// runner drains. Places says how many are reserved with this one.
 //
 // The caller of a place has yet to look how many calls wait, and it must look
 // afterwards: a call that is created from now on has its place reserved after

@@ -3,6 +3,7 @@ package runner_test
 import (
 	"context"
 	"fmt"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -46,6 +47,31 @@ func TestConcurrency(t *testing.T) {
 		m := w.r.Memory()
 		equal(t, "free", m.Free, 4)
 	}, workers(4), queue(100), atOnce("rerun", 2))
+}
+
+// Nor does a local one that is waited for, which would run in its request.
+func TestConcurrencyOfLocalTool(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		free := make(chan struct{})
+		release := sync.OnceFunc(func() { close(free) })
+		defer release()
+		w.local.does(waitsFor(free))
+		var waiting []<-chan reply
+		for i := range 8 {
+			waiting = append(waiting, w.later(intent{fmt.Sprint("slow ", i), w.local, ""}, time.Minute))
+		}
+		synctest.Wait()
+		equal(t, "at work", w.local.attempts(), 2)
+		release()
+		for _, c := range waiting {
+			a := <-c
+			if a.err != nil {
+				t.Fatal(a.err)
+			}
+			equal(t, "in its turn", stands(a.Call), "succeeded 1")
+		}
+		equal(t, "runs", w.local.attempts(), 8)
+	}, workers(4), atOnce("local", 2))
 }
 
 // Calls of other tools are found behind a long backlog that cannot move.

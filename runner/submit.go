@@ -145,9 +145,10 @@ func (s *submission) decide() (idem.Change, error) {
 // mayRunInline reports whether the request may run its tool itself, so that one
 // commit does for all: a local one that it waits for, or that is done in no time
 // where a worker would do it at once anyway. A fault without a wait is meant for a
-// call that is on its way.
+// call that is on its way. What is counted (see [idem.Tool]) needs a worker, which
+// has its share.
 func (s *submission) mayRunInline() bool {
-	return s.tool != nil && s.tool.Effects == idem.EffectsLocal && (s.Wait > 0 || s.tool.Instant && s.Fault == nil)
+	return s.tool != nil && s.tool.Effects == idem.EffectsLocal && s.tool.Concurrency == 0 && (s.Wait > 0 || s.tool.Instant && s.Fault == nil)
 }
 
 // look decides the request if its call has ended and is to stay so: an end needs

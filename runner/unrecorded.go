@@ -29,8 +29,9 @@ type run struct {
 	fingerprint idem.Fingerprint
 	inv         idem.Invocation
 
-	waiting int           // requests; under the lock of unrecorded
-	left    chan struct{} // closed when nobody waits any more
+	waiting int             // requests; under the lock of unrecorded
+	ctx     context.Context // ends when nobody waits any more
+	cancel  context.CancelFunc
 	done    chan struct{} // closed when call or err is set
 	call    idem.Call
 	err     error
@@ -112,8 +113,9 @@ func (r *Runner) board(s idem.Submission, tool *idem.Tool) (*run, idem.Verdict, 
 	fresh := &run{
 		tool: tool, key: s.Request.Key, fingerprint: s.Request.Fingerprint,
 		inv:     idem.Invocation{Attempt: 1, Args: s.Request.Args, Trace: s.Trace},
-		waiting: 1, left: make(chan struct{}), done: make(chan struct{}),
+		waiting: 1, done: make(chan struct{}),
 	}
+	fresh.ctx, fresh.cancel = context.WithCancel(context.Background())
 	if old, err := u.begin(fresh, s.Request); err != nil {
 		return nil, idem.VerdictNone, err
 	} else if old != nil {
@@ -183,7 +185,7 @@ func (u *unrecorded) leave(n *run) (over bool) {
 	}
 	if n.waiting--; n.waiting == 0 {
 		u.forget(n) // who comes now must not get what was broken off
-		close(n.left)
+		n.cancel()
 	}
 	return false
 }
@@ -235,14 +237,13 @@ func (r *Runner) carryOut(n *run) {
 		return
 	}
 	defer r.loops.Done()
-	w := r.start(n.tool, n.inv)
-	out := r.watchRun(w, n.left)
+	w := r.start(n.ctx, n.tool, n.inv)
+	out := r.watch(w, nil, nil)
 	w.cancel()
-	switch {
-	case !out.deaf:
-		<-turns // before anybody is told: who asks for the next thing at once finds it
-	default:
+	if out.deaf {
 		r.leaveBehind(n.tool, w, turns)
+	} else {
+		<-turns // before anybody is told: who asks for the next thing at once finds it
 	}
 	call, err := r.unrecordedCall(n, out)
 	r.unrecorded.tell(n, call, err)
@@ -259,8 +260,8 @@ func (r *Runner) turn(n *run, turns chan struct{}) error {
 		return idem.Errorf(idem.CodeUnavailable, "the tool is busy: as many run as may")
 	case <-r.draining:
 		return errDraining()
-	case <-n.left:
-		return context.Canceled // nobody reads it
+	case <-n.ctx.Done():
+		return n.ctx.Err() // nobody reads it
 	}
 }
 
@@ -278,40 +279,6 @@ func (r *Runner) beginRun() bool {
 	}
 	r.loops.Add(1)
 	return true
-}
-
-// watchRun waits for a tool, and gives up when its time and the grace after it are
-// over, when nobody waits any more, or when the runner halts.
-func (r *Runner) watchRun(w *work, left <-chan struct{}) outcome {
-	ended, halted := w.ctx.Done(), r.halted
-	var giveUp <-chan time.Time
-	for {
-		select {
-		case out := <-w.done:
-			out.halted = halted == nil
-			return out
-		case <-ended:
-			ended = nil
-			if giveUp == nil {
-				giveUp = time.After(r.settings.Grace)
-			}
-		case <-left:
-			left = nil
-			w.cancel()
-		case <-halted:
-			halted = nil
-			w.cancel()
-			giveUp = time.After(min(haltGrace, r.settings.Grace))
-		case <-giveUp:
-			select { // it may have come at the same moment
-			case out := <-w.done:
-				out.halted = halted == nil
-				return out
-			default:
-			}
-			return outcome{err: errDeaf, deaf: true, timedOut: errors.Is(w.ctx.Err(), context.DeadlineExceeded), halted: halted == nil}
-		}
-	}
 }
 
 // leaveBehind gives up a tool that does not return. Where too many have been given

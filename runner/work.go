@@ -8,18 +8,19 @@ import (
 	"github.com/idemd/idemd/idem"
 )
 
-// work is a tool that runs, on a goroutine of its own, for one attempt.
+// work is a tool that runs, on a goroutine of its own, for one attempt, or for a run
+// that is not recorded.
 type work struct {
 	inv    idem.Invocation
-	ctx    context.Context // ends with the tool's time
+	ctx    context.Context // ends with the tool's time, or when nobody wants it any more
 	cancel context.CancelFunc
 	done   chan outcome // takes one
 }
 
-// start runs a tool.
-func (r *Runner) start(tool *idem.Tool, inv idem.Invocation) *work {
+// start runs a tool, at most as long as the context lasts.
+func (r *Runner) start(ctx context.Context, tool *idem.Tool, inv idem.Invocation) *work {
 	w := &work{inv: inv, done: make(chan outcome, 1)}
-	w.ctx, w.cancel = context.WithTimeout(context.Background(), r.timeout(tool))
+	w.ctx, w.cancel = context.WithTimeout(ctx, r.timeout(tool))
 	go func() {
 		out := asPanic // stays so where the tool ends the goroutine
 		defer func() {
@@ -29,6 +30,47 @@ func (r *Runner) start(tool *idem.Tool, inv idem.Invocation) *work {
 		out = r.invoke(w.ctx, tool, inv)
 	}()
 	return w
+}
+
+// haltGrace is how long a tool may take to return when what still runs at a
+// stop is given back.
+const haltGrace = time.Second
+
+// watch waits for a tool, and gives up when its time and the grace after it are
+// over, or when the runner halts. At each beat it asks whether the lease is lost;
+// where there is none, both are nil.
+func (r *Runner) watch(w *work, beat <-chan time.Time, leaseLost func() bool) outcome {
+	ended, halted := w.ctx.Done(), r.halted
+	var giveUp <-chan time.Time
+	for {
+		select {
+		case out := <-w.done:
+			out.halted = halted == nil
+			return out
+		case <-beat:
+			if leaseLost() {
+				beat = nil
+				w.cancel() // what it still does is settled as stale
+			}
+		case <-ended:
+			ended = nil
+			if giveUp == nil {
+				giveUp = time.After(r.settings.Grace)
+			}
+		case <-halted:
+			halted = nil
+			w.cancel()
+			giveUp = time.After(min(haltGrace, r.settings.Grace))
+		case <-giveUp:
+			select { // it may have come at the same moment
+			case out := <-w.done:
+				out.halted = halted == nil
+				return out
+			default:
+			}
+			return outcome{err: errDeaf, deaf: true, timedOut: errors.Is(w.ctx.Err(), context.DeadlineExceeded), halted: halted == nil}
+		}
+	}
 }
 
 // patience is how long a local tool may take to have its call begun and ended in
@@ -43,7 +85,7 @@ func (r *Runner) try(tool *idem.Tool, inv idem.Invocation, d time.Duration) (w *
 	if tool.Instant {
 		return nil, r.invoke(context.Background(), tool, inv), true
 	}
-	w = r.start(tool, inv)
+	w = r.start(context.Background(), tool, inv)
 	out, quick = w.quick(d)
 	return w, out, quick
 }

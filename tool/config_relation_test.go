@@ -173,6 +173,8 @@ func TestRelations(t *testing.T) {
 		{"409 retryable, ignored", httpRelations, []string{"[429]", "[409]"}, "14:17: tool a, http.retryable[0]: 409 does not say that nothing was done, and the downstream ignores the effect id" + never},
 		{"500 retryable, ignored", httpRelations, []string{"[429]", "[500]"}, "14:17: tool a, http.retryable[0]: 500 does not say that nothing was done, and the downstream ignores the effect id" + never},
 		{"503 final, ignored", httpRelations, []string{"[400]", "[503]"}, "13:13: tool a, http.final[0]: 503 does not say that nothing was done, and the downstream ignores the effect id" + never},
+		{"503 final, honoured", httpRelations, []string{"[400]", "[503]", "ignores", "honours"}, "13:13: tool a, http.final[0]: 503 does not say that nothing was done, so that it cannot be for good; call it retryable, which goes out with the same effect id, or leave it out"},
+		{"503 final, no effect", httpRelations, []string{"[400]", "[503]", "external", "none", "  rerun: hold\n", "", "    effect_key: {header: Idempotency-Key, downstream: ignores}\n", ""}, ok},
 		{"408, 409, 5xx retryable, honoured", httpRelations, []string{"[429]", "[408, 409, 500, 503, 599]", "ignores", "honours"}, ok},
 
 		{"command: relative", commandRelations, []string{"/bin/prog", "prog"}, "8:12: tool a, command.argv[0]: the program must be an absolute path, /usr/bin/prog: there is no shell and no PATH"},

@@ -249,9 +249,5 @@ func fragment(of string) []string {
 	if err != nil || !strings.HasPrefix(text, "/") {
 		return nil
 	}
-	tokens := strings.Split(text[1:], "/")
-	for i, t := range tokens {
-		tokens[i] = strings.NewReplacer("~1", "/", "~0", "~").Replace(t)
-	}
-	return tokens
+	return parseMember(text)
 }

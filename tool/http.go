@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"html"
 	"io"
 	"maps"
 	"net/http"
@@ -155,7 +154,7 @@ func (t *httpTool) message(a answer) string {
 // newRequest makes a request without a body.
 func newRequest(method string, u *url.URL, host string, header http.Header, inv idem.Invocation) *http.Request {
 	h := maps.Clone(header)
-	if validTraceparent(inv.Trace) {
+	if idem.ValidTraceparent(inv.Trace) {
 		h.Set("Traceparent", inv.Trace)
 	}
 	return &http.Request{
@@ -246,91 +245,4 @@ func query(args []byte) ([]byte, error) {
 		return nil, errNotJSON
 	}
 	return out, nil
-}
-
-// hideSecrets replaces what a request may be authorised with, since downstream may
-// repeat it in what it answers ("invalid token abc"), and a failure's message is
-// stored and shown. Which of the headers are secret is not known, so that all count
-// but those that never are, and so do values of the URL's query and long parts of its
-// path; short words do not, they would be found everywhere.
-func hideSecrets(rawURL string, headers http.Header) *strings.Replacer {
-	const word, segment, instead = 8, 16, "[hidden]"
-	var values []string
-	for name, vs := range headers {
-		switch http.CanonicalHeaderKey(name) {
-		case "Accept", "Content-Type", "User-Agent":
-			continue
-		}
-		values = append(values, vs...)
-	}
-	u := mustURL(rawURL)
-	for _, vs := range u.Query() {
-		values = append(values, vs...)
-	}
-	for s := range strings.SplitSeq(u.Path, "/") {
-		if len(s) >= segment {
-			values = append(values, s)
-		}
-	}
-	var pairs []string
-	for _, v := range values {
-		for _, s := range append(strings.Fields(v), v) {
-			if len(s) < word || strings.Contains(s, effectIDMark) {
-				continue
-			}
-			for _, spelt := range spellings(s) {
-				pairs = append(pairs, spelt, instead)
-			}
-		}
-	}
-	return strings.NewReplacer(pairs...)
-}
-
-// spellings are how an answer may write what it repeats: as it is, in JSON with the
-// escapes that are common (some write / as \/, some & as \u0026), in HTML, and in a
-// URL.
-func spellings(s string) []string {
-	all := []string{s, html.EscapeString(s), url.QueryEscape(s), url.PathEscape(s)}
-	if quoted, err := jsontext.AppendQuote(nil, s); err == nil {
-		inner := string(quoted[1 : len(quoted)-1])
-		for _, slash := range []string{"/", `\/`} {
-			t := strings.ReplaceAll(inner, "/", slash)
-			all = append(all, t, jsonInHTML.Replace(t))
-		}
-	}
-	return all
-}
-
-// jsonInHTML is what writers of JSON do to what means something in HTML.
-var jsonInHTML = strings.NewReplacer("&", `\u0026`, "<", `\u003c`, ">", `\u003e`)
-
-// validTraceparent reports whether s is a traceparent as W3C Trace Context has it:
-// version-trace-parent-flags, in small hex digits. A later version may have more
-// after it.
-func validTraceparent(s string) bool {
-	const length, longest = 55, 256
-	if len(s) < length || len(s) > longest {
-		return false
-	}
-	version, trace, parent, flags := s[:2], s[3:35], s[36:52], s[53:55]
-	if s[2] != '-' || s[35] != '-' || s[52] != '-' || version == "ff" {
-		return false
-	}
-	for _, c := range []byte(version + trace + parent + flags) {
-		if (c < '0' || c > '9') && (c < 'a' || c > 'f') {
-			return false
-		}
-	}
-	if strings.Trim(trace, "0") == "" || strings.Trim(parent, "0") == "" {
-		return false
-	}
-	if len(s) == length {
-		return true
-	}
-	for _, c := range []byte(s[length:]) {
-		if c <= ' ' || c > '~' {
-			return false
-		}
-	}
-	return version != "00" && s[length] == '-'
 }

@@ -230,7 +230,7 @@ func (c *checkHistoryCmd) liveError(err error) error {
 
 // toolsWithoutEffect are those that a server says so of.
 func toolsWithoutEffect(ctx context.Context, l *listing) (names []string, err error) {
-	a, err := l.send(ctx, question{method: http.MethodGet, path: "/v1/tools"})
+	a, err := l.send(ctx, question{method: http.MethodGet, path: pathTools})
 	if err != nil {
 		return nil, failed(err, exitUnavailable)
 	}

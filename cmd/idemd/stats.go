@@ -59,7 +59,7 @@ func (c *statsCmd) Run(ctx context.Context, con *console) error {
 // unrecorded are the tools that keep no record; none where the server does not tell,
 // which costs no more than a hint too many.
 func (c *statsCmd) unrecorded(ctx context.Context) map[string]bool {
-	a, err := c.send(ctx, question{method: http.MethodGet, path: "/v1/tools"})
+	a, err := c.send(ctx, question{method: http.MethodGet, path: pathTools})
 	if err != nil {
 		return nil
 	}

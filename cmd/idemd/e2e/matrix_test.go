@@ -49,7 +49,7 @@ const matrixVerify = `    verify: {method: GET, url: "%s/effects?ref={effect_id}
 // TestMatrix has a real downstream do everything wrong that it can, while the
 // process is killed at the worst moments: whatever the tool promises, the
 // downstream's own ledger has one entry for each call, and no call is sent twice
-// before somebody has found out what came of the first time (R10, R12 to R14,
+// before somebody has found out what came of the first time (R10, R12, R13, R14,
 // R18).
 func TestMatrix(t *testing.T) {
 	t.Parallel()
