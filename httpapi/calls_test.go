@@ -198,19 +198,24 @@ func TestParseResolution(t *testing.T) {
 			idem.Resolution{Outcome: idem.OutcomeSucceeded, By: "ada", Result: idem.Result{Output: []byte(`null`)}}},
 		{"failed", `{"outcome":"failed","by":"ada"}`,
 			idem.Resolution{Outcome: idem.OutcomeFailed, By: "ada", Failure: idem.Failure{Code: "tool_failed", Message: "decided to have failed"}}},
-		{"failed, error", `{"outcome":"failed","by":"ada","error":{"code":"card_declined","message":"no","retryable":true}}`,
-			idem.Resolution{Outcome: idem.OutcomeFailed, By: "ada", Failure: idem.Failure{Code: "card_declined", Message: "no", Retryable: true}}},
-		{"retry", `{"outcome":"retry","by":"Ада Λ"}`, idem.Resolution{Outcome: idem.OutcomeRetry, By: "Ада Λ"}},
+		{"failed, error", `{"outcome":"failed","attempt":1,"by":"ada","error":{"code":"card_declined","message":"no","retryable":true}}`,
+			idem.Resolution{Outcome: idem.OutcomeFailed, Attempt: 1, By: "ada", Failure: idem.Failure{Code: "card_declined", Message: "no", Retryable: true}}},
+		{"retry", `{"outcome":"retry","attempt":2.0,"by":"Ада Λ"}`, idem.Resolution{Outcome: idem.OutcomeRetry, Attempt: 2, By: "Ада Λ"}},
+		{"retry of whichever", `{"outcome":"retry","by":"a"}`, idem.Resolution{}},
+		{"retryable of whichever", `{"outcome":"failed","by":"a","error":{"retryable":true}}`, idem.Resolution{}},
+		{"attempt 0", `{"outcome":"retry","attempt":0,"by":"a"}`, idem.Resolution{}},
+		{"attempt beyond", `{"outcome":"retry","attempt":4294967297,"by":"a"}`, idem.Resolution{}},
+		{"attempt as text", `{"outcome":"retry","attempt":"1","by":"a"}`, idem.Resolution{}},
 		{"no outcome", `{"by":"ada"}`, idem.Resolution{}},
 		{"other outcome", `{"outcome":"Succeeded","by":"ada"}`, idem.Resolution{}},
-		{"nobody", `{"outcome":"retry"}`, idem.Resolution{}},
-		{"empty by", `{"outcome":"retry","by":""}`, idem.Resolution{}},
-		{"blank by", `{"outcome":"retry","by":" "}`, idem.Resolution{}},
-		{"long by", `{"outcome":"retry","by":"` + strings.Repeat("x", 256) + `"}`, idem.Resolution{}},
-		{"line feed in by", `{"outcome":"retry","by":"a\nb"}`, idem.Resolution{}},
-		{"long note", `{"outcome":"retry","by":"a","note":"` + strings.Repeat("x", 4097) + `"}`, idem.Resolution{}},
+		{"nobody", `{"outcome":"retry","attempt":1}`, idem.Resolution{}},
+		{"empty by", `{"outcome":"retry","attempt":1,"by":""}`, idem.Resolution{}},
+		{"blank by", `{"outcome":"retry","attempt":1,"by":" "}`, idem.Resolution{}},
+		{"long by", `{"outcome":"retry","attempt":1,"by":"` + strings.Repeat("x", 256) + `"}`, idem.Resolution{}},
+		{"line feed in by", `{"outcome":"retry","attempt":1,"by":"a\nb"}`, idem.Resolution{}},
+		{"long note", `{"outcome":"retry","attempt":1,"by":"a","note":"` + strings.Repeat("x", 4097) + `"}`, idem.Resolution{}},
 		{"result of a failure", `{"outcome":"failed","by":"a","result":{}}`, idem.Resolution{}},
-		{"result of a retry", `{"outcome":"retry","by":"a","result":null}`, idem.Resolution{}},
+		{"result of a retry", `{"outcome":"retry","attempt":1,"by":"a","result":null}`, idem.Resolution{}},
 		{"error of a success", `{"outcome":"succeeded","by":"a","error":{}}`, idem.Resolution{}},
 		{"error null", `{"outcome":"failed","by":"a","error":null}`, idem.Resolution{}},
 		{"error with an unknown member", `{"outcome":"failed","by":"a","error":{"status":1}}`, idem.Resolution{}},
@@ -220,7 +225,7 @@ func TestParseResolution(t *testing.T) {
 		{"result with too many digits", `{"outcome":"succeeded","by":"a","result":1e9999}`, idem.Resolution{}},
 		{"large result", `{"outcome":"succeeded","by":"a","result":"` + strings.Repeat("x", idem.MaxOutput) + `"}`, idem.Resolution{}},
 		{"long message", `{"outcome":"failed","by":"a","error":{"message":"` + strings.Repeat("x", idem.MaxMessage+1) + `"}}`, idem.Resolution{}},
-		{"unknown member", `{"outcome":"retry","by":"a","who":"b"}`, idem.Resolution{}},
+		{"unknown member", `{"outcome":"retry","attempt":1,"by":"a","who":"b"}`, idem.Resolution{}},
 		{"empty", ``, idem.Resolution{}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -234,7 +239,7 @@ func TestParseResolution(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if got.Outcome != c.want.Outcome || got.By != c.want.By || got.Note != c.want.Note ||
+			if got.Outcome != c.want.Outcome || got.By != c.want.By || got.Note != c.want.Note || got.Attempt != c.want.Attempt ||
 				got.Failure != c.want.Failure || string(got.Result.Output) != string(c.want.Result.Output) {
 				t.Errorf("got %+v", got)
 			}

@@ -901,7 +901,7 @@ var contract = []struct {
 	{"resolve as retry", func(t scene) {
 		w := newWorld(t)
 		id := w.hold("k")
-		r := w.resolve(id, `{"outcome":"retry","by":"ada"}`).want(200)
+		r := w.resolve(id, `{"outcome":"retry","by":"ada","attempt":1}`).want(200)
 		if c := r.call(); c.Status != "pending" {
 			t.Errorf("got %s", r.raw)
 		}
@@ -919,17 +919,18 @@ var contract = []struct {
 		if e := r.error(); e.Status != "succeeded" || e.CallID != id {
 			t.Errorf("got %s", r.raw)
 		}
-		w.resolve("c_00000000000000000000000000000000", `{"outcome":"retry","by":"ada"}`).want(404, idem.CodeNotFound)
-		w.resolve("x", `{"outcome":"retry","by":"ada"}`).want(404, idem.CodeNotFound)
+		w.resolve("c_00000000000000000000000000000000", `{"outcome":"retry","by":"ada","attempt":1}`).want(404, idem.CodeNotFound)
+		w.resolve("x", `{"outcome":"retry","by":"ada","attempt":1}`).want(404, idem.CodeNotFound)
 	}},
 	{"resolve, bad body", func(t scene) {
 		w := newWorld(t)
 		id := w.hold("k")
 		path := "/v1/tool-calls/" + id + "/resolve"
-		for _, body := range []string{`{"outcome":"retry"}`, `{"outcome":"maybe","by":"a"}`, `{"outcome":"retry","by":"a","result":1}`, `{"outcome":"succeeded","by":"a","error":{}}`, `[]`, ``} {
+		for _, body := range []string{`{"outcome":"retry"}`, `{"outcome":"retry","by":"a"}`, `{"outcome":"retry","by":"a","attempt":0}`, `{"outcome":"retry","by":"a","attempt":1.5}`,
+			`{"outcome":"failed","by":"a","error":{"retryable":true}}`, `{"outcome":"maybe","by":"a"}`, `{"outcome":"retry","by":"a","result":1}`, `{"outcome":"succeeded","by":"a","error":{}}`, `[]`, ``} {
 			w.do(refused, "POST", path, body, nil).want(400, idem.CodeBadRequest)
 		}
-		w.do(refused, "POST", path, `{"outcome":"retry","by":"a"}`, headers{"Content-Type": {"text/plain"}}).want(415, idem.CodeUnsupportedMediaType)
+		w.do(refused, "POST", path, `{"outcome":"retry","by":"a","attempt":1}`, headers{"Content-Type": {"text/plain"}}).want(415, idem.CodeUnsupportedMediaType)
 		w.do(fits, "POST", path, `{"outcome":"succeeded","by":"a","result":"`+strings.Repeat("x", 1<<20)+`"}`, nil).want(413, idem.CodePayloadTooLarge)
 		if c := w.get("/v1/tool-calls/" + id).call(); c.Status != "held" {
 			t.Errorf("the call is %s", c.Status)
@@ -959,7 +960,7 @@ var contract = []struct {
 		}
 		w.do(beyond, "GET", "/v1/tool-calls/by-key?x=1", "", withKey("a")).want(400, idem.CodeBadRequest).has("Idempotency-Key", "a", "Idempotent-Replayed", "false")
 		w.do(beyond, "POST", "/v1/tool-calls?wait=1", gateBody, withKey("k")).want(400, idem.CodeBadRequest).has("Idempotency-Key", "k", "Idempotent-Replayed", "false")
-		w.do(beyond, "POST", "/v1/tool-calls/"+id+"/resolve?dry=1", `{"outcome":"retry","by":"a"}`, nil).want(400, idem.CodeBadRequest)
+		w.do(beyond, "POST", "/v1/tool-calls/"+id+"/resolve?dry=1", `{"outcome":"retry","by":"a","attempt":1}`, nil).want(400, idem.CodeBadRequest)
 		w.stored(1)
 		for _, path := range []string{"/healthz", "/readyz", "/openapi.yaml"} {
 			w.get(path + "?t=1").want(200)

@@ -2,6 +2,7 @@ package httpapi
 
 import (
 	"bytes"
+	"math"
 	"net/http"
 	"unicode"
 
@@ -36,7 +37,7 @@ const (
 )
 
 var (
-	resolutionMembers = []string{"outcome", "by", "note", "result", "error"}
+	resolutionMembers = []string{"outcome", "by", "note", "result", "error", "attempt"}
 	failureMembers    = []string{"code", "message", "retryable"}
 )
 
@@ -45,7 +46,7 @@ var (
 // likely a slip than a wish.
 func parseResolution(body []byte) (idem.Resolution, error) {
 	var r idem.Resolution
-	const outcome, by, note, result, failure = 0, 1, 2, 3, 4
+	const outcome, by, note, result, failure, attempt = 0, 1, 2, 3, 4, 5
 	r.Failure = idem.Failure{Code: idem.FailureTool, Message: "decided to have failed"}
 	seen, err := readMembers(body, resolutionMembers, func(i int, v jsontext.Value) (err error) {
 		switch i {
@@ -66,6 +67,11 @@ func parseResolution(body []byte) (idem.Resolution, error) {
 			err = r.Result.Validate()
 		case failure:
 			err = parseFailure(v, &r.Failure)
+		case attempt:
+			n, whole := idem.Integer(v)
+			if r.Attempt = int(n); !whole || n < 1 || n > math.MaxInt32 {
+				err = badRequest("attempt must be a whole number from 1")
+			}
 		}
 		return err
 	})
@@ -78,6 +84,10 @@ func parseResolution(body []byte) (idem.Resolution, error) {
 		err = badRequest("outcome must be succeeded, failed or retry")
 	case !has(by):
 		err = badRequest("by is missing: who decided this?")
+	case !has(attempt) && (r.Outcome == idem.OutcomeRetry || r.Outcome == idem.OutcomeFailed && r.Failure.Retryable):
+		// A decision that lets the tool run again, made of what somebody saw of an
+		// earlier attempt, would be a second effect.
+		err = badRequest("attempt is missing: which one did you look into? The call shows its last one, and it may have run since")
 	case has(result) && r.Outcome != idem.OutcomeSucceeded:
 		err = badRequest("result goes with the outcome succeeded only")
 	case has(failure) && r.Outcome != idem.OutcomeFailed:

@@ -79,7 +79,7 @@ func TestCounting(t *testing.T) {
 
 	svc.submit = func(context.Context, idem.Submission) (idem.Answer, error) { return idem.Answer{}, idem.ErrConflict }
 	h.do(fits, "GET", "/stats", "", nil)
-	h.do(fits, "POST", "/v1/tool-calls/x/resolve", `{"outcome":"retry","by":"a"}`, nil)
+	h.do(fits, "POST", "/v1/tool-calls/x/resolve", `{"outcome":"retry","by":"a","attempt":1}`, nil)
 	h.do(fits, "PUT", "/v1/tool-calls", "", nil).want(405)
 	if d, r := svc.counted(); d != 0 || len(r) != 0 {
 		t.Errorf("other routes: %d, %q", d, r)

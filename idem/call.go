@@ -96,6 +96,13 @@ type Call struct {
 	Effects Effects
 	Rerun   Rerun
 
+	// Settle and Target are how the last attempt with an effect outside went out:
+	// how long downstream may be at work on it, in whole milliseconds, and where it
+	// went ([Tool.Target]). Zero where nobody said. A configuration that has changed
+	// since says nothing about that attempt.
+	Settle time.Duration
+	Target uint64
+
 	// InDoubt says that an attempt may have had an effect outside, and nobody has
 	// found out since: its answer was lost, or its process died. It stays over
 	// later attempts that fail, also definitely: they speak for themselves only.

@@ -39,6 +39,7 @@ func (c *Call) Misfits(events int) []Misfit {
 	}
 	expect((c.Result != nil) == (c.Status == StatusSucceeded), Misfit{Text: "whether it has a result does not fit"})
 	expect((c.Failure != nil) == (c.Status == StatusFailed || c.Status == StatusHeld), Misfit{Text: "whether it has an error does not fit"})
+	expect(c.Settle >= 0 && (c.Attempt > 0 || c.Settle == 0 && c.Target == 0), Misfit{Text: "it was never sent, and says how it was"})
 	expect(c.Failure == nil || c.Failure.RetryAfter >= 0, Misfit{Text: "it is to be asked for again in the past"})
 	return all
 }

@@ -120,6 +120,11 @@ type Tool struct {
 	// for EffectsNone.
 	Unrecorded bool
 
+	// Target is a digest of where attempts go, and of what names them there; zero
+	// where nothing says it. While a call is in doubt it is not sent to another
+	// target, nor believed to be unknown there: that one knows nothing of it.
+	Target uint64
+
 	// Check says whether args fit the schema; nil accepts everything. The error
 	// is an *Error with CodeInvalidArguments. It must be a pure function.
 	Check func(args []byte) error

@@ -238,8 +238,10 @@ type ClaimTerms struct {
 	Lease      time.Duration
 	MaxCrashes int
 
-	// Tool is the call's tool, nil where the configuration has it no more.
-	Tool *Tool
+	// Tool is the call's tool, nil where the configuration has it no more. Settle is
+	// how long downstream may be at work on an attempt of it.
+	Tool   *Tool
+	Settle time.Duration
 
 	// From is the lease under which the call was found running and due; zero
 	// for a pending one. The claim applies only if it still is.
@@ -285,12 +287,17 @@ func (t ClaimTerms) claimPending(cur *Call) (Change, error) {
 	case stricter(cur.Rerun, t.Tool.Rerun) != cur.Rerun:
 		// It came back here by a promise that the tool does not give any more.
 		return t.keep(ch, &c, Failure{Code: FailureLost, Message: "the answer of an earlier attempt was lost, and by its new configuration the tool may not run again"})
+	case cur.Target != t.Tool.Target:
+		return t.keep(ch, &c, elsewhere)
 	case t.spent(&c):
 		return t.keep(ch, &c, exhausted(&c))
 	default:
 		return t.run(ch, &c)
 	}
 }
+
+// elsewhere is why a call in doubt is held whose tool has another target now.
+var elsewhere = Failure{Code: FailureLost, Message: "the answer of an earlier attempt was lost, and by its new configuration the tool would ask elsewhere, where nobody knows of it"}
 
 // spent reports whether the call has had all the attempts that its tool allows. A
 // call of which nobody is in doubt may have one more all the same: a person said
@@ -332,6 +339,8 @@ func (t ClaimTerms) takeOver(cur *Call) (Change, error) {
 		return t.keep(ch, &c, Failure{Code: FailureLost, Message: "the process died after the tool was dispatched; its answer is lost"})
 	case t.Tool == nil:
 		return t.stop(ch, &c, Failure{Code: FailureMissing, Message: "the tool is not configured any more", Retryable: true})
+	case c.InDoubt && cur.Target != t.Tool.Target:
+		return t.keep(ch, &c, elsewhere)
 	case t.spent(&c) && c.InDoubt:
 		return t.keep(ch, &c, exhausted(&c))
 	case t.spent(&c):
@@ -364,7 +373,10 @@ func (d Due) Suspect(owner string, maxCrashes int) bool {
 
 func (t ClaimTerms) run(ch Change, c *Call) (Change, error) {
 	c.Status, c.Attempt, c.Owner = StatusRunning, c.Attempt+1, t.Owner
-	c.Effects, c.Rerun = t.Tool.Effects, t.Tool.Rerun
+	c.Effects, c.Rerun, c.Settle, c.Target = t.Tool.Effects, t.Tool.Rerun, 0, 0
+	if c.Effects == EffectsExternal {
+		c.Settle, c.Target = t.Settle, t.Tool.Target
+	}
 	c.UpdatedAt, c.ClaimedAt, c.LeaseUntil = t.Now, t.Now, t.Now.Add(t.Lease)
 	ch.After, ch.Lease = c, t.Lease
 	ch.Events = append(ch.Events, event(c, t.Now, EventClaimed, Detail{}))
@@ -541,6 +553,7 @@ const (
 type Resolution struct {
 	Terms
 	Outcome Outcome
+	Attempt int     // that the decision is about; zero is whichever is the last
 	By      string  // who; goes to the audit trail
 	Note    string  // why; goes to the audit trail
 	Result  Result  // for OutcomeSucceeded
@@ -561,6 +574,13 @@ func Resolve(r Resolution) Transition {
 			err := *ErrNotHeld
 			err.CallID, err.Status = cur.ID, cur.Status
 			err.Message = "the call is not held but " + string(cur.Status)
+			return Change{Before: cur, After: cur}, &err
+		}
+		if r.Attempt != 0 && r.Attempt != cur.Attempt {
+			// It was decided, run and lost again since somebody looked.
+			err := *ErrNotHeld
+			err.CallID, err.Status = cur.ID, cur.Status
+			err.Message = fmt.Sprintf("the call is held at attempt %d, not at %d", cur.Attempt, r.Attempt)
 			return Change{Before: cur, After: cur}, &err
 		}
 		c := revise(cur)
@@ -598,7 +618,7 @@ func Expire(now time.Time) Transition {
 		c := revise(cur)
 		c.Tombstone, c.UpdatedAt = true, now
 		c.Args, c.ClientID, c.Seq, c.Result, c.Failure = nil, nil, nil, nil, nil
-		c.InDoubt = false
+		c.InDoubt, c.Settle, c.Target = false, 0, 0
 		return Change{
 			Verdict: VerdictExpired, Before: cur, After: &c, Write: true,
 			Events: []Event{event(&c, now, EventExpired, Detail{})},

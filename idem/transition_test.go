@@ -1033,6 +1033,59 @@ func resolve(o Outcome) Transition {
 	})
 }
 
+// A decision about an attempt says nothing of a later one.
+func TestResolveOfAnAttempt(t *testing.T) {
+	for attempt, want := range map[int]string{0: "pending", 2: "pending", 1: "not_held", 3: "not_held"} {
+		ch, err := Resolve(Resolution{Terms: terms(), Outcome: OutcomeRetry, By: "anna", Attempt: attempt})(states["held"]())
+		var e *Error
+		if errors.As(err, &e) {
+			if string(e.Code) != want || e.Status != StatusHeld || e.CallID != theID || ch.Write {
+				t.Errorf("attempt %d: %v", attempt, err)
+			}
+		} else if err != nil || string(ch.After.Status) != want {
+			t.Errorf("attempt %d: %+v, %v", attempt, ch.After, err)
+		}
+	}
+}
+
+// A call in doubt does not go to a place that knows nothing of it.
+func TestTarget(t *testing.T) {
+	here, there := *refund, *refund
+	here.Target, there.Target = 7, 8
+	pendingInDoubt := func() *Call { c := newPendingAgain(); c.InDoubt, c.Target = true, 7; return c }
+	pendingForSure := func() *Call { c := pendingInDoubt(); c.InDoubt = false; return c }
+	dispatched := func() *Call { c := states["running"](); c.Target = 7; return c }
+	for _, c := range []struct {
+		name string
+		from func() *Call
+		tool *Tool
+		want string
+	}{
+		{"pending in doubt, the same place", pendingInDoubt, &here, "running 3/1"},
+		{"pending in doubt, another place", pendingInDoubt, &there, "held 2/1"},
+		{"pending in doubt, no place any more", pendingInDoubt, refund, "held 2/1"},
+		{"pending, nothing in doubt", pendingForSure, &there, "running 3/1"},
+		{"taken over, the same place", dispatched, &here, "running 3/1"},
+		{"taken over, another place", dispatched, &there, "held 2/1"},
+	} {
+		ch, err := claim("boot2/w1", c.tool, theLease)(c.from())
+		if got := outcome(ch, err).after; got != c.want {
+			t.Errorf("%s: %s, want %s", c.name, got, c.want)
+		}
+		if ch.After.Status == StatusRunning && ch.After.Target != c.tool.Target {
+			t.Errorf("%s: it went to %d", c.name, ch.After.Target)
+		}
+	}
+	ch, err := Claim(ClaimTerms{Terms: terms(), Owner: "boot2/w1", Lease: time.Minute, MaxCrashes: 3, Tool: charge, Settle: time.Minute})(newPending())
+	if err != nil || ch.After.Settle != 0 || ch.After.Target != 0 {
+		t.Errorf("a local tool went out: %+v, %v", ch.After, err)
+	}
+	ch, err = Claim(ClaimTerms{Terms: terms(), Owner: "boot2/w1", Lease: time.Minute, MaxCrashes: 3, Tool: &here, Settle: time.Minute})(newPending())
+	if err != nil || ch.After.Settle != time.Minute || ch.After.Target != 7 {
+		t.Errorf("how it went out: %+v, %v", ch.After, err)
+	}
+}
+
 func TestResolve(t *testing.T) {
 	rows := []row{
 		{"held", "succeeded", resolve(OutcomeSucceeded), "resolved", "succeeded 2/1", "resolved", "write effect"}, // R7

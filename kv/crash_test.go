@@ -174,7 +174,9 @@ func turmoil(s *Store, o *oracle, rng *rand.Rand, round, steps int) error {
 					tr = submitUnder(k, round*1_000_000+w*10_000+n, rules.ID())
 				}
 				_, err := o.update(s, k, padded(tr))
-				if err != nil && !errors.Is(err, idem.ErrKeyExpired) && !errors.Is(err, idem.ErrUnknownRules) {
+				refused := errors.Is(err, idem.ErrKeyExpired) || errors.Is(err, idem.ErrUnknownRules) ||
+					errors.Is(err, idem.ErrOutcomeUnknown) // a claim may hold what was pending
+				if err != nil && !refused {
 					errs[w] = fmt.Errorf("%v: %w", k, err)
 					return
 				}

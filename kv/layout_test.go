@@ -90,6 +90,8 @@ func layoutRows() (one, two []layoutRow) {
 		{"pending under rules", ruled, "", with(named), 1},
 		{"tombstone under rules", ruledUp, "018e" + "040303" + "03010004" + "02" + "d0cff8daa6fda506" + start + start + over, with(func(c *idem.Call) { tombstone(c); named(c) }), 4},
 		{"held in doubt", request, "021201" + "030303" + "03010003" + "02" + "d0cff8daa6fda506" + start + "0c746f6f6c5f74696d656f757408746f6f206c6f6e67", with(doubt(held, 0)), 3},
+		{"held, and how it went out", request, "02120d" + "030303" + "03010003" + "02" + "d0cff8daa6fda506" + start + "0c746f6f6c5f74696d656f757408746f6f206c6f6e67" + "a09c01" + "ffffffffffffffffff01",
+			with(func(c *idem.Call) { doubt(held, 0)(c); c.Settle, c.Target = 20*time.Second, 1<<64-1 }), 3},
 		{"failed with a pause", request, "023e02" + "050301" + "03010004" + "02" + "d0cff8daa6fda506" + start + start + over + "0462757379" + "026e6f" + "ac02",
 			with(func(c *idem.Call) { doubt(failed, 300*time.Second)(c); c.InDoubt = false }), 4},
 		{"failed in doubt, with a pause", request, "023e03" + "050301" + "03010004" + "02" + "d0cff8daa6fda506" + start + start + over + "0462757379" + "026e6f" + "01",

@@ -45,6 +45,8 @@ func (r record) check(key idem.Key, ch *idem.Change) error {
 		return fmt.Errorf("%w: no such status", errChange)
 	case c.Attempt < 0 || c.Crashes < 0:
 		return fmt.Errorf("%w: a negative count", errChange)
+	case c.Settle < 0 || c.Settle%time.Millisecond != 0:
+		return fmt.Errorf("%w: downstream is at work for %v", errChange, c.Settle)
 	case c.Failure != nil && !keeps(c.Failure.RetryAfter):
 		return fmt.Errorf("%w: to be asked for again after %v", errChange, c.Failure.RetryAfter)
 	case r.found && c.Rules != r.call.Rules:

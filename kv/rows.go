@@ -182,6 +182,8 @@ const (
 const (
 	stateInDoubt = 1 << iota
 	stateRetryAfter
+	stateSettle
+	stateTarget
 )
 
 func stateFlags2(c *idem.Call) byte {
@@ -191,6 +193,12 @@ func stateFlags2(c *idem.Call) byte {
 	}
 	if c.Failure != nil && c.Failure.RetryAfter != 0 {
 		flags |= stateRetryAfter
+	}
+	if c.Settle != 0 {
+		flags |= stateSettle
+	}
+	if c.Target != 0 {
+		flags |= stateTarget
 	}
 	return flags
 }
@@ -248,6 +256,12 @@ func appendState(b []byte, c *idem.Call, next uint32) ([]byte, error) {
 	if more&stateRetryAfter != 0 {
 		w.uvarint(uint64(c.Failure.RetryAfter / time.Second))
 	}
+	if more&stateSettle != 0 {
+		w.uvarint(uint64(c.Settle / time.Millisecond))
+	}
+	if more&stateTarget != 0 {
+		w.uvarint(c.Target)
+	}
 	if c.Result != nil {
 		w.bytes(c.Result)
 	}
@@ -263,7 +277,7 @@ func decodeState(v []byte, c *idem.Call) (next uint32, err error) {
 	flags := r.byte()
 	var more byte
 	if version == stateVersion2 {
-		more = r.flags(stateInDoubt | stateRetryAfter)
+		more = r.flags(stateInDoubt | stateRetryAfter | stateSettle | stateTarget)
 	}
 	c.InDoubt = more&stateInDoubt != 0
 	c.Status = readCode(r, statusCodes)
@@ -298,6 +312,16 @@ func decodeState(v []byte, c *idem.Call) (next uint32, err error) {
 		} else {
 			c.Failure.RetryAfter = time.Duration(after) * time.Second
 		}
+	}
+	if more&stateSettle != 0 {
+		ms := r.uvarint()
+		if ms > math.MaxInt64/uint64(time.Millisecond) {
+			r.fail()
+		}
+		c.Settle = time.Duration(ms) * time.Millisecond
+	}
+	if more&stateTarget != 0 {
+		c.Target = r.uvarint()
 	}
 	if flags&stateResult != 0 {
 		c.Result = r.bytes()

@@ -49,6 +49,8 @@ func drawCall(t *rapid.T) idem.Call {
 	}
 	c.Key.Name = rapid.String().Draw(t, "name")
 	c.Rules, c.InDoubt = drawRulesID(t), rapid.Bool().Draw(t, "doubt")
+	c.Target = rapid.Uint64().Draw(t, "target")
+	c.Settle = time.Duration(rapid.Int64Range(0, 1<<40).Draw(t, "settle")) * time.Millisecond
 	c.Failure = drawPtr(t, rapid.Custom(func(t *rapid.T) idem.Failure {
 		return idem.Failure{Code: rapid.String().Draw(t, "code"), Message: rapid.String().Draw(t, "message"), Retryable: rapid.Bool().Draw(t, "retryable"), RetryAfter: drawPause(t)}
 	}), "failure")

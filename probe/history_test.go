@@ -723,6 +723,7 @@ func TestTrail(t *testing.T) {
 		{"its tool was gone", []event{{created, 0, nil}, {failed, 0, retryable}, {requeued, 0, nil}, {claimed, 1, nil}}, "running"},
 		{"too late", append(one(recovered), event{claimed, 2, nil}, event{stale, 1, nil}, event{succeeded, 2, nil}, event{stale, 1, nil}), "succeeded"},
 		{"decided to have failed, and asked for again", append(one(held), event{resolved, 1, &idem.Detail{Outcome: "failed", Retryable: &yes}}, event{requeued, 1, nil}), "pending"},
+		{"given back in doubt, and held by another promise", one(requeued, held), "held"},
 		{"decided: succeeded", append(one(held), event{resolved, 1, decided(idem.OutcomeSucceeded)}), "succeeded"},
 		{"decided: retry", append(one(held), event{resolved, 1, decided(idem.OutcomeRetry)}, event{claimed, 2, nil}), "running"},
 

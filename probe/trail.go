@@ -91,14 +91,17 @@ func (s *standing) take(e *TrailEvent) string {
 		}
 		s.claims++
 		s.status = idem.StatusRunning
-	case idem.EventSucceeded, idem.EventHeld:
+	case idem.EventSucceeded:
 		if from != idem.StatusRunning {
 			return stood
 		}
 		s.status = idem.StatusSucceeded
-		if e.Name == idem.EventHeld {
-			s.status = idem.StatusHeld
+	case idem.EventHeld:
+		// Pending: an earlier attempt is in doubt, and the call may not run again.
+		if from != idem.StatusRunning && (from != idem.StatusPending || s.claims == 0) {
+			return stood
 		}
+		s.status = idem.StatusHeld
 	case idem.EventFailed:
 		if from != idem.StatusRunning && from != idem.StatusPending { // pending: its tool was gone
 			return stood

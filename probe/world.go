@@ -143,7 +143,7 @@ func (w *world) decide(ctx context.Context, p client.Policy, req client.Request)
 		outcome = "succeeded"
 	}
 	w.r.note("%s is held: nothing runs until somebody has looked. The downstream has %d of it: resolved as %s", req.Key, there, outcome)
-	body := fmt.Appendf(nil, `{"outcome":%q,"by":"probe","note":"%d in the downstream's ledger"}`, outcome, there)
+	body := fmt.Appendf(nil, `{"outcome":%q,"attempt":%d,"by":"probe","note":"%d in the downstream's ledger"}`, outcome, c.Attempt, there)
 	if err := w.d.post(ctx, "/v1/tool-calls/"+c.CallID+"/resolve", body); err != nil {
 		return err
 	}

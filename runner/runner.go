@@ -191,7 +191,20 @@ func (r *Runner) owner(worker int) string { return r.owners[worker] }
 func (r *Runner) claimTerms(tool string, worker int) idem.ClaimTerms {
 	return idem.ClaimTerms{
 		Terms: r.terms(), Owner: r.owner(worker), Lease: r.settings.Lease,
-		MaxCrashes: r.maxCrashes(tool), Tool: r.tools[tool],
+		MaxCrashes: r.maxCrashes(tool), Tool: r.tools[tool], Settle: r.settle(r.tools[tool]),
+	}
+}
+
+// settle is how long downstream may be at work on an attempt, in whole
+// milliseconds: until then "not found" is not believed.
+func (r *Runner) settle(t *idem.Tool) time.Duration {
+	switch {
+	case t == nil:
+		return 0
+	case t.Settle > 0:
+		return (t.Settle + time.Millisecond - 1).Truncate(time.Millisecond)
+	default:
+		return (2*r.timeout(t) + time.Millisecond - 1).Truncate(time.Millisecond)
 	}
 }
 

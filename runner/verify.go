@@ -217,7 +217,10 @@ func (v *verifier) ask(ctx context.Context, a *ask) {
 	}
 	since := a.since
 	v.mu.Unlock()
-	believed := !atWork && time.Since(since) >= v.believeAfter(a.tool)
+	// As the attempt went out, and as it would now: the configuration may have changed
+	// since, and then downstream may be at work for longer, or be another one.
+	settle := max(call.Settle, v.r.settle(a.tool))
+	believed := !atWork && time.Since(since) >= settle && call.Target == a.tool.Target
 	answer, returned := idem.Verification{}, closed
 	if err == nil {
 		answer, returned, err = v.question(ctx, a, call)
@@ -248,7 +251,7 @@ func (v *verifier) ask(ctx context.Context, a *ask) {
 	}
 	v.mu.Lock()
 	a.next = time.Now().Add(a.pause)
-	if believable := a.since.Add(v.believeAfter(a.tool)); err == nil && !answer.Found && !believed && time.Until(believable) > 0 {
+	if believable := a.since.Add(settle); err == nil && !answer.Found && !believed && time.Until(believable) > 0 {
 		a.next = believable
 	}
 	a.pause = min(2*a.pause, lastPause)
@@ -342,14 +345,6 @@ func (v *verifier) free(a *ask) {
 		heap.Push(&p.line, a)
 	}
 	v.signal()
-}
-
-// believeAfter is how long "not found" is not believed.
-func (v *verifier) believeAfter(t *idem.Tool) time.Duration {
-	if t.Settle > 0 {
-		return t.Settle
-	}
-	return 2 * v.r.timeout(t)
 }
 
 // question runs the tool's verification. One that does not return when it is

@@ -324,6 +324,54 @@ func TestLateSuccessOutlivesTheProcess(t *testing.T) {
 	}, timeout(10*time.Second))
 }
 
+// "Not found" is not believed earlier than was promised when the attempt went out,
+// nor of another downstream, whatever the configuration says since.
+func TestChangedVerification(t *testing.T) {
+	change := func(settle time.Duration, target uint64) options {
+		return func(o *runnerOptions) {
+			for _, t := range o.Tools {
+				if t.Name == "verify" {
+					t.Settle, t.Target = settle, target
+				}
+			}
+		}
+	}
+	for name, tt := range map[string]struct {
+		settle time.Duration
+		target uint64
+		after  time.Duration // when it is run again; 0: never
+	}{
+		"nothing":          {time.Minute, 7, time.Minute},
+		"settle shorter":   {time.Second, 7, time.Minute},
+		"settle longer":    {time.Hour, 7, time.Hour},
+		"another target":   {time.Minute, 8, 0},
+		"no target at all": {time.Minute, 0, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, w *world) {
+				w.verify.does(then(lost, succeed))
+				w.verify.answers(noAnswer)
+				w.answer(intent{"k", w.verify, ""}, 0)
+				synctest.Wait()
+				w.verify.answers(absent)
+				w.crash(change(tt.settle, tt.target))
+				if tt.after == 0 {
+					time.Sleep(24 * time.Hour)
+					w.want("k", "held 1 outcome_unknown")
+					w.verify.answers(found) // what is found is believed
+					time.Sleep(2 * time.Minute)
+					w.want("k", "succeeded 1")
+					return
+				}
+				time.Sleep(tt.after - time.Millisecond)
+				w.want("k", "held 1 outcome_unknown")
+				time.Sleep(2 * time.Minute) // a question later at the latest
+				w.want("k", "succeeded 2")
+			}, change(time.Minute, 7))
+		})
+	}
+}
+
 // A store that does not take the decision is not asked in a loop.
 func TestVerificationCannotDecide(t *testing.T) {
 	bubble(t, func(t *testing.T, w *world) {

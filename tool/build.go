@@ -1,9 +1,15 @@
 package tool
 
 import (
+	"crypto/sha256"
+	"encoding/binary"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
+	"maps"
+	"slices"
+	"strings"
 
 	"github.com/idemd/idemd/idem"
 )
@@ -53,6 +59,32 @@ func (o *opened) add(done func()) {
 	*o = append(*o, func() error { done(); return nil })
 }
 
+// target is a digest of where a tool sends things, and of how the effect id is known
+// there. Queries have no part in it: they may hold what changes. Nor has verify: a
+// way to ask may be added for what was sent before.
+func (s *Spec) target() uint64 {
+	h := sha256.New()
+	say := func(parts ...string) {
+		for _, p := range parts {
+			fmt.Fprintf(h, "%d:%s", len(p), p)
+		}
+	}
+	if t := s.HTTP; t != nil {
+		u := mustURL(t.URL)
+		say("http", t.Method, u.Scheme, u.Host, u.EscapedPath(), t.EffectKey.Header, t.EffectKey.Pointer)
+	}
+	if c := s.Command; c != nil {
+		say("command")
+		say(c.Argv...)
+		for _, name := range slices.Sorted(maps.Keys(c.Env)) {
+			if strings.Contains(c.Env[name], effectIDMark) {
+				say(name, c.Env[name])
+			}
+		}
+	}
+	return binary.BigEndian.Uint64(h.Sum(nil))
+}
+
 // build makes one tool of what is valid.
 func (o *opened) build(s *Spec, log *slog.Logger) (*idem.Tool, error) {
 	t := &idem.Tool{
@@ -68,6 +100,7 @@ func (o *opened) build(s *Spec, log *slog.Logger) (*idem.Tool, error) {
 		Rules:       s.Rules,
 		Intent:      s.Intent,
 		Unrecorded:  s.Unrecorded,
+		Target:      s.target(),
 	}
 	var checks []func(args []byte) error
 	if len(s.Schema) > 0 {

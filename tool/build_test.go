@@ -140,3 +140,55 @@ tools:
 		t.Errorf("got %v", err)
 	}
 }
+
+// Where a tool sends things is one place as long as it is: another host, path or place
+// of the effect id is another one, and a rotated secret, a time-out or a way to ask is
+// not.
+func TestTarget(t *testing.T) {
+	base := func() *Spec {
+		return &Spec{Name: "refund", HTTP: &HTTP{
+			Method: "POST", URL: "https://pay.example/refunds?token=a", Headers: http.Header{"Authorization": {"a"}},
+			EffectKey: EffectKey{Header: "Idempotency-Key"}, Success: []int{200},
+		}}
+	}
+	want := base().target()
+	for name, change := range map[string]func(*Spec){
+		"secrets":  func(s *Spec) { s.HTTP.URL, s.HTTP.Headers = "https://pay.example/refunds?token=b", nil },
+		"time-out": func(s *Spec) { s.Timeout, s.Concurrency = time.Hour, 3 },
+		"verify":   func(s *Spec) { s.Verify = &Verify{Method: "GET", URL: "https://pay.example/{effect_id}"} },
+		"statuses": func(s *Spec) { s.HTTP.Success = []int{201} },
+	} {
+		if s := base(); s.HTTP != nil {
+			change(s)
+			if got := s.target(); got != want {
+				t.Errorf("%s: another target", name)
+			}
+		}
+	}
+	seen := map[uint64]string{want: "base"}
+	for name, change := range map[string]func(*Spec){
+		"method":  func(s *Spec) { s.HTTP.Method = "PUT" },
+		"scheme":  func(s *Spec) { s.HTTP.URL = "http://pay.example/refunds" },
+		"host":    func(s *Spec) { s.HTTP.URL = "https://pay2.example/refunds" },
+		"path":    func(s *Spec) { s.HTTP.URL = "https://pay.example/v2/refunds" },
+		"header":  func(s *Spec) { s.HTTP.EffectKey.Header = "X-Ref" },
+		"pointer": func(s *Spec) { s.HTTP.EffectKey = EffectKey{Pointer: "/Idempotency-Key"} },
+		"command": func(s *Spec) {
+			s.HTTP, s.Command = nil, &Command{Argv: []string{"/bin/a"}, Env: map[string]string{"ID": "{effect_id}", "S": "x"}}
+		},
+		"program": func(s *Spec) {
+			s.HTTP, s.Command = nil, &Command{Argv: []string{"/bin/b"}, Env: map[string]string{"ID": "{effect_id}"}}
+		},
+		"name": func(s *Spec) {
+			s.HTTP, s.Command = nil, &Command{Argv: []string{"/bin/a"}, Env: map[string]string{"REF": "{effect_id}"}}
+		},
+	} {
+		s := base()
+		change(s)
+		got := s.target()
+		if other, there := seen[got]; there {
+			t.Errorf("%s has the target of %s", name, other)
+		}
+		seen[got] = name
+	}
+}

@@ -303,10 +303,10 @@ func (e *explanation) held() {
 	case idem.RerunVerify:
 		means += " unless downstream says that it was not done"
 	}
-	e.say("held", "%s. Clients get 409 outcome_unknown and stop. idemd list --status held finds it. Look downstream for the effect id (idemd get ID shows it), then say what you found:\n"+
+	e.say("held", "%s. Clients get 409 outcome_unknown and stop. idemd list --status held finds it. Once the request can be at work there no more, look downstream for the effect id (idemd get ID shows it, and the attempt), then say what you found:\n"+
 		"  idemd resolve ID --outcome succeeded --by NAME    it was done\n"+
 		"  idemd resolve ID --outcome failed --by NAME       it was not done, and shall not be\n"+
-		"  idemd resolve ID --outcome retry --by NAME        it was not done: run it again", means)
+		"  idemd resolve ID --outcome retry --attempt N --by NAME    attempt N was not done: run it again", means)
 }
 
 // Warnings says what is allowed and likely to be regretted. Workers is how many

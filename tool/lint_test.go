@@ -202,8 +202,8 @@ func TestExplain(t *testing.T) {
 				}
 			}
 			// Whoever holds calls says how they are decided.
-			for _, outcome := range []string{"succeeded", "failed", "retry"} {
-				if got := strings.Contains(said["held"], "idemd resolve ID --outcome "+outcome+" --by NAME"); got != (tc.spec.Effects == idem.EffectsExternal) {
+			for _, outcome := range []string{"succeeded --by", "failed --by", "retry --attempt N --by"} {
+				if got := strings.Contains(said["held"], "idemd resolve ID --outcome "+outcome+" NAME"); got != (tc.spec.Effects == idem.EffectsExternal) {
 					t.Errorf("resolve %s: %v", outcome, got)
 				}
 			}

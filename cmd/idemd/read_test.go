@@ -98,14 +98,14 @@ func TestResolve(t *testing.T) {
 			reply{status: 200, body: call("succeeded", "1", "null")}, 0, `{"outcome":"succeeded","by":"me","note":"asked \u003cthem\u003e","result":{"n": 1.0, "s":"<&>\u00e9"}}`, "succeeded, call " + testID},
 		{"failed", []string{"--outcome", "failed", "--error", `{"code":"lost"}`},
 			reply{status: 200, body: call("failed", "null", `{"code":"lost","message":"","retryable":false}`)}, 0, `{"outcome":"failed","by":"me","error":{"code":"lost"}}`, "failed"},
-		{"retry", []string{"--outcome", "retry"},
-			reply{status: 200, body: call("pending", "null", "null")}, 0, `{"outcome":"retry","by":"me"}`, "pending"},
-		{"not held", []string{"--outcome", "retry"}, reply{status: 409, body: refuse("not_held")}, exitConflict, "", "not_held"},
-		{"not found", []string{"--outcome", "retry"}, reply{status: 404, body: refuse("not_found")}, exitNotFound, "", "not_found"},
-		{"bad", []string{"--outcome", "retry"}, reply{status: 400, body: refuse("bad_request")}, exitUsage, "", "bad_request"},
-		{"busy", []string{"--outcome", "retry"}, reply{status: 503, body: refuse("unavailable")}, exitUnavailable, "", "unavailable"},
-		{"lost", []string{"--outcome", "retry"}, reply{lose: true}, exitUnknown, "", "not known whether that was recorded"},
-		{"a bug", []string{"--outcome", "retry"}, reply{status: 500, body: refuse("internal")}, exitUnknown, "", "internal"},
+		{"retry", []string{"--outcome", "retry", "--attempt", "2"},
+			reply{status: 200, body: call("pending", "null", "null")}, 0, `{"outcome":"retry","attempt":2,"by":"me"}`, "pending"},
+		{"not held", []string{"--outcome", "retry", "--attempt", "2"}, reply{status: 409, body: refuse("not_held")}, exitConflict, "", "not_held"},
+		{"not found", []string{"--outcome", "retry", "--attempt", "2"}, reply{status: 404, body: refuse("not_found")}, exitNotFound, "", "not_found"},
+		{"bad", []string{"--outcome", "retry", "--attempt", "2"}, reply{status: 400, body: refuse("bad_request")}, exitUsage, "", "bad_request"},
+		{"busy", []string{"--outcome", "retry", "--attempt", "2"}, reply{status: 503, body: refuse("unavailable")}, exitUnavailable, "", "unavailable"},
+		{"lost", []string{"--outcome", "retry", "--attempt", "2"}, reply{lose: true}, exitUnknown, "", "not known whether that was recorded"},
+		{"a bug", []string{"--outcome", "retry", "--attempt", "2"}, reply{status: 500, body: refuse("internal")}, exitUnknown, "", "internal"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			s := serve(t, tc.reply)

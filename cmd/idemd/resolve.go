@@ -15,6 +15,7 @@ type resolveCmd struct {
 
 	// Not from the environment: what is left over there must not decide a call.
 	Outcome string `env:"-" required:"" enum:"succeeded,failed,retry" placeholder:"O" help:"What is decided: succeeded, failed, or retry: run it once more."`
+	Attempt int    `env:"-" placeholder:"N" help:"The attempt that you looked into, as idemd get shows it; needed where the tool may run again."`
 	By      string `env:"-" required:"" placeholder:"NAME" help:"Who decides; goes to the audit trail."`
 	Note    string `env:"-" placeholder:"TEXT" help:"Why; goes to the audit trail."`
 	Result  string `env:"-" placeholder:"JSON" help:"The result of a call that succeeded."`
@@ -25,7 +26,7 @@ type resolveCmd struct {
 
 // Help is what the help of this command says on top.
 func (*resolveCmd) Help() string {
-	return `A call is held when its tool was dispatched, the answer was lost, and the tool may not simply run again. Find out what happened downstream before you decide; retry runs the tool again.`
+	return `A call is held when its tool was dispatched, the answer was lost, and the tool may not simply run again. Find out what happened downstream before you decide, and not before the request can be at work there no more: after the tool's time-out and what downstream may take beyond it. retry runs the tool again. It needs --attempt: if the call has been run again since you looked, what you saw says nothing about that, and the decision is refused.`
 }
 
 // Run decides the call. It exits with 0 once that is recorded, whatever was
@@ -40,6 +41,10 @@ func (c *resolveCmd) Run(ctx context.Context, con *console) error {
 		return exit(exitUsage, "--result goes with --outcome succeeded")
 	case c.Error != "" && c.Outcome != string(idem.OutcomeFailed):
 		return exit(exitUsage, "--error goes with --outcome failed")
+	case c.Attempt < 0:
+		return exit(exitUsage, "--attempt must be positive")
+	case c.Attempt == 0 && c.Outcome == string(idem.OutcomeRetry):
+		return exit(exitUsage, "--outcome retry needs --attempt: which one did you look into? idemd get shows the last one")
 	}
 	body, err := c.body()
 	if err != nil {
@@ -73,9 +78,10 @@ func (c *resolveCmd) Run(ctx context.Context, con *console) error {
 func (c *resolveCmd) body() ([]byte, error) {
 	doc := struct {
 		Outcome string `json:"outcome"`
+		Attempt int    `json:"attempt,omitempty"`
 		By      string `json:"by"`
 		Note    string `json:"note,omitempty"`
-	}{c.Outcome, c.By, c.Note}
+	}{c.Outcome, c.Attempt, c.By, c.Note}
 	body, err := json.Marshal(doc)
 	if err != nil {
 		return nil, err

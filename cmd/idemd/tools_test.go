@@ -49,7 +49,7 @@ func TestToolsLint(t *testing.T) {
 	for _, want := range []string{
 		"notify: Tell the shop.\n  effect                   Outside, where only the other side knows",
 		"\n  401, 403, 425, 429       Not done; the call fails as retryable, and the same key may ask again.\n",
-		" say what you found:\n" +
+		"found:\n" +
 			"                             idemd resolve ID --outcome succeeded --by NAME    it was done\n",
 	} {
 		if !strings.Contains(o.stdout, want) {

@@ -157,6 +157,9 @@ func (d *modelData) commit(key idem.Key, row *modelRow, ch idem.Change) error {
 		}
 		row = &modelRow{}
 	}
+	if s := ch.After.Settle; s < 0 || s%time.Millisecond != 0 {
+		return fmt.Errorf("storetest: downstream is at work on %v for %v", key, s)
+	}
 	if f := ch.After.Failure; f != nil && (f.RetryAfter < 0 || f.RetryAfter > idem.MaxRetryAfter || f.RetryAfter%time.Second != 0) {
 		return fmt.Errorf("storetest: a failure of %v is to be asked for again after %v", key, f.RetryAfter)
 	}

@@ -23,10 +23,10 @@ func showCall(c *idem.Call) string {
 	if len(c.Args) > 0 {
 		args = showBytes(c.Args)
 	}
-	return fmt.Sprintf("%v %q/%q fp %v rules %v tool %q args %s client %s seq %s created %s: revision %d %s attempt %d crashes %d effects %q rerun %q in doubt %t "+
+	return fmt.Sprintf("%v %q/%q fp %v rules %v tool %q args %s client %s seq %s created %s: revision %d %s attempt %d crashes %d effects %q rerun %q settle %v target %d in doubt %t "+
 		"owner %q lease %t updated %s claimed %s ended %s expires %s deliveries %d result %s failure %s tombstone %t",
 		c.ID, c.Key.Namespace, c.Key.Name, c.Fingerprint, c.Rules, c.Tool, args, showPtr(c.ClientID), showPtr(c.Seq), showTime(c.CreatedAt),
-		c.Revision, c.Status, c.Attempt, c.Crashes, c.Effects, c.Rerun, c.InDoubt, c.Owner, !c.LeaseUntil.IsZero(),
+		c.Revision, c.Status, c.Attempt, c.Crashes, c.Effects, c.Rerun, c.Settle, c.Target, c.InDoubt, c.Owner, !c.LeaseUntil.IsZero(),
 		showTime(c.UpdatedAt), showTime(c.ClaimedAt), showTime(c.EndedAt), showTime(c.ExpiresAt),
 		c.Deliveries, showBytes(c.Result), showPtr(c.Failure), c.Tombstone)
 }

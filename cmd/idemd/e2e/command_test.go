@@ -200,7 +200,7 @@ func TestCommandKilled(t *testing.T) {
 		if got := started(t, dir); len(got) != 1 {
 			t.Errorf("started: %v", got)
 		}
-		d.resolve(held.CallID, `{"outcome":"retry","by":"ann"}`).want(t, http.StatusOK)
+		d.resolve(held.CallID, `{"outcome":"retry","attempt":1,"by":"ann"}`).want(t, http.StatusOK)
 		d.look(held.CallID, wait(20)).wantEnd(t, idem.StatusSucceeded)
 		if got := started(t, dir); len(got) != 2 || got[0] != got[1] { // R10
 			t.Errorf("started: %v", got)

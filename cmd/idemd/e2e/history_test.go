@@ -149,6 +149,7 @@ type keyed struct {
 
 	mu   sync.Mutex
 	id   string
+	seen int // its attempt, as it was last shown
 	left int // operations until another key takes its place
 	ops  []operation
 }
@@ -202,7 +203,7 @@ func (d *daemon) at() (one *daemon, life int) {
 // one does an operation of a key and records it.
 func (h *histories) one(k *keyed, random *rand.Rand) error {
 	k.mu.Lock()
-	id := k.id
+	id, seen := k.id, k.seen
 	k.mu.Unlock()
 	// The clock is read before the life is: the life may be over by then, but an
 	// operation cannot be over before it began.
@@ -232,7 +233,7 @@ func (h *histories) one(k *keyed, random *rand.Rand) error {
 	case choice < 13 && id != "":
 		o.in.deed = decides
 		body := ""
-		o.in.want, body = decision(random)
+		o.in.want, o.in.attempt, body = decision(random, max(seen, 1))
 		ask = func() reply { return d.resolve(id, body) }
 	case choice < 16 && id != "":
 		if random.IntN(4) == 0 {
@@ -260,21 +261,25 @@ func (h *histories) one(k *keyed, random *rand.Rand) error {
 	if o.out.id != "" {
 		k.id = o.out.id
 	}
+	if o.out.attempt > 0 {
+		k.seen = o.out.attempt
+	}
 	return nil
 }
 
-// decision is somebody's, and no two are alike.
-func decision(random *rand.Rand) (want phase, body string) {
+// decision is somebody's who has seen an attempt, and no two are alike. What lets the
+// tool run again names the attempt.
+func decision(random *rand.Rand, seen int) (want phase, attempt int, body string) {
 	n := random.Uint64()
 	switch random.IntN(8) {
 	case 0:
-		return succeeded, fmt.Sprintf(`{"outcome":"succeeded","by":"e2e","result":{"n":"%x"}}`, n)
+		return succeeded, 0, fmt.Sprintf(`{"outcome":"succeeded","by":"e2e","result":{"n":"%x"}}`, n)
 	case 1:
-		return failed, fmt.Sprintf(`{"outcome":"failed","by":"e2e","error":{"code":"no","message":"%x"}}`, n)
+		return failed, 0, fmt.Sprintf(`{"outcome":"failed","by":"e2e","error":{"code":"no","message":"%x"}}`, n)
 	case 2:
-		return retryable, fmt.Sprintf(`{"outcome":"failed","by":"e2e","error":{"code":"no","message":"%x","retryable":true}}`, n)
+		return retryable, seen, fmt.Sprintf(`{"outcome":"failed","attempt":%d,"by":"e2e","error":{"code":"no","message":"%x","retryable":true}}`, seen, n)
 	default:
-		return pending, `{"outcome":"retry","by":"e2e"}`
+		return pending, seen, fmt.Sprintf(`{"outcome":"retry","attempt":%d,"by":"e2e"}`, seen)
 	}
 }
 

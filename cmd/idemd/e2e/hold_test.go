@@ -40,7 +40,7 @@ func TestHeldUntilSomebodyDecides(t *testing.T) {
 	}{
 		{"done", `{"outcome":"succeeded","by":"ann","note":"looked it up","result":` + result + `}`, idem.StatusSucceeded, result, 1},
 		{"not done", `{"outcome":"failed","by":"ann","error":{"code":"refused","message":"no money"}}`, idem.StatusFailed, "null", 1},
-		{"done again", `{"outcome":"retry","by":"ann","note":"it never arrived"}`, idem.StatusSucceeded, "", 2},
+		{"done again", `{"outcome":"retry","attempt":1,"by":"ann","note":"it never arrived"}`, idem.StatusSucceeded, "", 2},
 	} {
 		held := holdOne(t, d, decision.key)
 		for _, opts := range [][]option{{wait(5)}, nil, {wait(5)}} {

@@ -157,7 +157,7 @@ func (k *killing) decide(t *testing.T, f form, key, args string) {
 	held := d.look(id).want(t, http.StatusOK)
 	switch n := d.dispatched(t, held.EffectID); n {
 	case 0: // it never went out
-		d.resolve(id, `{"outcome":"retry","by":"e2e","note":"not found outside"}`).want(t, http.StatusOK)
+		d.resolve(id, fmt.Sprintf(`{"outcome":"retry","attempt":%d,"by":"e2e","note":"not found outside"}`, held.Attempt)).want(t, http.StatusOK)
 		d.look(id, wait(20)).wantEnd(t, idem.StatusSucceeded)
 	case 1:
 		d.resolve(id, `{"outcome":"succeeded","by":"e2e","result":{"found":true}}`).wantEnd(t, idem.StatusSucceeded)

@@ -138,6 +138,8 @@ type asked struct {
 	args  int
 	want  phase // of decides: succeeded, failed, retryable, or pending for a retry
 	life  int   // of the process that was asked
+
+	attempt int // that a decision is about; 0 is whichever
 }
 
 type told struct {
@@ -223,6 +225,9 @@ func step(s state, in *asked, out *told) (next []state) {
 			switch {
 			case out.refused == idem.CodeNotHeld:
 				same := c.phase == out.phase || c.phase == retryable && out.phase == failed
+				if c.phase == held { // then at another attempt than the one that was meant
+					same = same && in.attempt != 0 && (c.lo != in.attempt || c.hi != in.attempt)
+				}
 				keep(c.named(out), same && c.fits(out))
 			case out.lost:
 				c, ok := c.decided(in)
@@ -243,6 +248,9 @@ func step(s state, in *asked, out *told) (next []state) {
 // decided is a held state once somebody decided.
 func (s state) decided(in *asked) (state, bool) {
 	ok := s.phase == held
+	if ok && in.attempt != 0 {
+		s, ok = s.at(in.attempt)
+	}
 	s.phase = in.want
 	return s, ok
 }

@@ -219,7 +219,7 @@ func (l *load) decide(t *testing.T) (held int) {
 		if l.d.dispatched(t, c.EffectID) > 0 {
 			outcome = "succeeded"
 		}
-		l.d.resolve(c.CallID, `{"outcome":"`+outcome+`","by":"e2e"}`).want(t, http.StatusOK)
+		l.d.resolve(c.CallID, fmt.Sprintf(`{"outcome":%q,"attempt":%d,"by":"e2e"}`, outcome, c.Attempt)).want(t, http.StatusOK)
 		in.end = l.d.look(c.CallID, wait(20)).want(t, http.StatusOK)
 	}
 	return held

@@ -247,14 +247,15 @@ func (m *matrix) drive(ctx context.Context, c *cell) error {
 // decide is a person who looks into downstream's books, once nothing is under way
 // there any more.
 func (m *matrix) decide(ctx context.Context, c *cell, id string) error {
-	if err := c.down.WaitIdle(ctx); err != nil {
+	held := m.d.look(id) // before the books: what they do not have is known of this attempt
+	if err := c.down.WaitIdle(ctx); err != nil || held.call == nil {
 		return err
 	}
 	entries, err := c.down.Ledger()
 	if err != nil {
 		return err
 	}
-	body := `{"outcome":"retry","by":"ann","note":"not in their books"}`
+	body := fmt.Sprintf(`{"outcome":"retry","attempt":%d,"by":"ann","note":"not in their books"}`, held.call.Attempt)
 	if len(entries) > 0 {
 		body = `{"outcome":"succeeded","by":"ann","note":"in their books","result":{"by":"hand"}}`
 	}
