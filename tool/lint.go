@@ -324,6 +324,9 @@ func (s *Spec) Warnings(workers int) []string {
 	if e.external() && e.carrier() == "" {
 		warn("the program is not told the effect id, so that nobody can look for it: put {effect_id} into argv or env")
 	}
+	if v := s.Verify; v != nil && !strings.Contains(mustURL(v.URL).Path, effectIDMark) {
+		warn("verify.url searches for the effect id: a search that finds nothing must not answer with a status in found, or what was never done counts as done; put {effect_id} into the path if there is a place for it")
+	}
 	if s.Concurrency >= workers {
 		warn("concurrency %d is not below the number of workers (%d unless --workers says otherwise): when it is slow, the calls of all other tools wait", s.Concurrency, workers)
 	}

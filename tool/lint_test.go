@@ -234,6 +234,8 @@ func TestWarnings(t *testing.T) {
 			verified(s)
 			s.Verify.URL, s.Verify.Headers = "http://h/{effect_id}", map[string][]string{"Authorization": {"hush"}}
 		}), "verify.url is plain http to another machine"},
+		{"a search", httpSpec(func(s *Spec) { verified(s); s.Verify.URL = "https://h/refunds?ref={effect_id}" }), "verify.url searches for the effect id"},
+		{"no search", httpSpec(func(s *Spec) { verified(s); s.Verify.URL = "https://h/refunds/{effect_id}?ref={effect_id}" }), ""},
 		{"no schema", httpSpec(func(s *Spec) { s.Schema = nil }), "input_schema allows any object as args: a caller's typing error reaches downstream"},
 		{"empty schema", commandSpec(func(s *Spec) { s.Schema = []byte(`{"type":"object","title":"x","properties":{}}`) }), "reaches the program"},
 		{"schema, a typing error", httpSpec(func(s *Spec) {
