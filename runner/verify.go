@@ -83,6 +83,8 @@ const (
 	idleRecheck = time.Hour // nothing to ask: woken by a signal
 )
 
+var errStopping = errors.New("runner: stopping")
+
 func newVerifier(r *Runner) *verifier {
 	v := &verifier{
 		r: r, asks: make(map[idem.CallID]*ask), peers: make(map[string]*peer), wake: make(chan struct{}, 1),
@@ -238,6 +240,7 @@ func (v *verifier) ask(ctx context.Context, a *ask) {
 		believed, err = v.unopposed(ctx, call)
 	}
 	switch {
+	case errors.Is(err, errStopping): // nobody's silence
 	case err != nil:
 		v.unanswered(a, err)
 	case answer.Found:
@@ -373,7 +376,7 @@ func (v *verifier) question(ctx context.Context, a *ask, call idem.Call) (_ idem
 		return found, end, foundErr
 	case <-v.r.draining:
 		cancel()
-		return idem.Verification{}, end, errors.New("stopping")
+		return idem.Verification{}, end, errStopping
 	case <-ctx.Done():
 		// Its own cancel comes just before its end: prefer the answer.
 		select {
@@ -382,7 +385,7 @@ func (v *verifier) question(ctx context.Context, a *ask, call idem.Call) (_ idem
 		case <-time.After(v.r.settings.Grace):
 			return idem.Verification{}, end, ctx.Err()
 		case <-v.r.draining:
-			return idem.Verification{}, end, errors.New("stopping")
+			return idem.Verification{}, end, errStopping
 		}
 	}
 }

@@ -3,7 +3,9 @@
 package e2e
 
 import (
+	"fmt"
 	"net/http"
+	"strings"
 	"testing"
 	"time"
 
@@ -206,4 +208,33 @@ func TestToolIsGone(t *testing.T) {
 		t.Errorf("went out %d times", n)
 	}
 	reconcile(t, d, "ended", "waiting", "again", "holding")
+}
+
+// TestDecisionOfAnEarlierAttempt: two people have looked into the same attempt. What
+// the second one saw says nothing of the attempt that the first one's decision brought
+// about, and it must not bring a third one (R13).
+func TestDecisionOfAnEarlierAttempt(t *testing.T) {
+	t.Parallel()
+	d := startChaos(t, "--tool-timeout", "200ms")
+	f := d.post("k", "ext_hold", `{"do":"hang"}`, wait(20)).wantRefusal(t, http.StatusConflict, idem.CodeOutcomeUnknown)
+	held := d.look(f.CallID).want(t, http.StatusOK)
+	again := fmt.Sprintf(`{"outcome":"retry","attempt":%d,"by":"ann"}`, held.Attempt)
+	d.resolve(f.CallID, again).want(t, http.StatusOK)
+	eventually(t, "it is held again", func() bool {
+		c := d.look(f.CallID).want(t, http.StatusOK)
+		return c.Status == idem.StatusHeld && c.Attempt == held.Attempt+1
+	})
+	for _, body := range []string{again, fmt.Sprintf(`{"outcome":"succeeded","attempt":%d,"by":"bob"}`, held.Attempt)} {
+		if r := d.resolve(f.CallID, body).wantRefusal(t, http.StatusConflict, idem.CodeNotHeld); r.Status != idem.StatusHeld {
+			t.Errorf("a stale decision is told that the call is %s", r.Status)
+		}
+	}
+	_, words, code := command(t, "resolve", f.CallID, "--url", d.now().url, "--outcome", "retry", "--attempt", "1", "--by", "bob")
+	if code != 3 || !strings.Contains(words, "held at attempt 2, not at 1") {
+		t.Errorf("exit code %d: %s", code, words)
+	}
+	if n := d.dispatched(t, held.EffectID); n != 2 {
+		t.Errorf("it went out %d times", n)
+	}
+	d.resolve(f.CallID, `{"outcome":"succeeded","attempt":2,"by":"ann"}`).wantEnd(t, idem.StatusSucceeded)
 }
