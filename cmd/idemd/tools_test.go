@@ -204,3 +204,25 @@ func TestServeToolsLog(t *testing.T) {
 		t.Errorf("said %s", words)
 	}
 }
+
+// TestReadmeTools: the tools file of the README is one.
+func TestReadmeTools(t *testing.T) {
+	readme, err := os.ReadFile("../../README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, rest, found := strings.Cut(string(readme), "```yaml\n")
+	text, _, closed := strings.Cut(rest, "```\n")
+	if !found || !closed {
+		t.Fatal("the README has no tools file")
+	}
+	path := filepath.Join(t.TempDir(), "tools.yaml")
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("PAY_TOKEN", "secret")
+	o := runIdemd(t, "", "tools", "lint", path)
+	if o.code != 0 || !strings.Contains(o.stdout, "refund: Refund one order once.") || !strings.Contains(o.stdout, "send_report") {
+		t.Errorf("exit code %d\n%s%s", o.code, o.stdout, o.stderr)
+	}
+}
