@@ -53,7 +53,7 @@
 // written:
 //
 //	1	the first
-//	2	rules and the calls' ids of them; doubt and the pause after a failure
+//	2	rules and the calls' ids of them; doubt, how the last attempt went out, and the pause after a failure
 //
 // Rows that hold nothing of what is new are written as they were.
 //
