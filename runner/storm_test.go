@@ -212,19 +212,22 @@ func (s *storm) intent(i int) intent {
 // first is the first of the keys that are in use now.
 func (s *storm) first() int { return int(time.Since(s.began)/time.Second) * s.pace }
 
-// cut ends the life of the process at once.
-func (s *storm) cut() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.next != nil {
-		return
+// exit is what ends a life of the process over some data at once. What a dead
+// process still does ends nothing: it must not take the next one along.
+func (s *storm) exit(life int, model *storetest.Model) func() {
+	return func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.d.mu.Lock()
+		defer s.d.mu.Unlock()
+		if life != s.d.life {
+			return
+		}
+		s.next = model.Open()
+		s.d.life++
+		clear(s.d.under)
+		s.cuts <- struct{}{}
 	}
-	s.next = s.w.model.Open()
-	s.d.mu.Lock()
-	s.d.life++
-	clear(s.d.under)
-	s.d.mu.Unlock()
-	s.cuts <- struct{}{}
 }
 
 // lives ends the process time after time, and starts the next life after a while.
@@ -239,7 +242,7 @@ func (s *storm) lives(until time.Time) {
 			case 1: // one that has not
 				s.stop(10 * time.Millisecond)
 			}
-			s.cut()
+			s.w.o.Exit()
 			<-s.cuts
 		}
 		s.start()
@@ -277,6 +280,7 @@ func (s *storm) live(model *storetest.Model) {
 		}
 		s.w.o.Tools = append(s.w.o.Tools, &tool)
 	}
+	s.w.o.Exit = s.exit(life, model)
 	s.w.live(model)
 	s.cur.Store(s.w.r)
 }
@@ -492,14 +496,17 @@ func newStorm(t *testing.T, seed uint64) {
 	}
 	s.began, s.pace = time.Now(), s.d.roll(6)
 	s.keys = 60*s.pace + 20
+	var first func() // ends the first life, whose data are made with it
 	s.w = newWorld(t, true, storetest.ModelOptions{Exclusive: true},
 		workers(1+s.d.roll(12)), queue(1+s.d.roll(100)), lease(time.Second), timeout(2*time.Second),
 		abandoned(1+s.d.roll(8)), crashes(100), func(o *runnerOptions) {
 			o.Grace = time.Second
-			o.Exit = s.cut
+			o.Exit = func() { first() }
 			o.Hooks.At = func(idem.Point, idem.CallID) {} // spares the looks of the other tests
 		})
 	w := s.w
+	first = s.exit(0, w.model)
+	w.o.Exit = first
 	s.cur.Store(w.r)
 	w.local.does(s.d.pure)
 	w.none.does(s.d.pure)
