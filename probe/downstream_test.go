@@ -1,7 +1,6 @@
 package probe
 
 import (
-	"bufio"
 	"bytes"
 	"context"
 	"encoding/json"
@@ -59,23 +58,10 @@ func hitFirst(f DownstreamFault) func(int, string) DownstreamFault {
 	}
 }
 
-func dialDownstream(t *testing.T, d *Downstream) *wire {
-	t.Helper()
-	c, err := net.Dial("tcp", strings.TrimPrefix(d.URL(), "http://"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { c.Close() })
-	if err := c.SetDeadline(time.Now().Add(patience)); err != nil {
-		t.Fatal(err)
-	}
-	return &wire{t, c, bufio.NewReader(c)}
-}
-
 // ask makes one request on a connection of its own.
 func (d *Downstream) ask(t *testing.T, request string) (status int, body string) {
 	t.Helper()
-	w := dialDownstream(t, d)
+	w := dial(t, d.URL())
 	defer w.Close()
 	w.send(request)
 	method, _, _ := strings.Cut(request, " ")
@@ -228,7 +214,7 @@ func TestDownstreamFaults(t *testing.T) {
 		for _, ignores := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s, ignores ids: %v", tc.fault, ignores), func(t *testing.T) {
 				d := startDownstream(t, DownstreamOptions{Ignores: ignores, Fault: hitFirst(f)})
-				w := dialDownstream(t, d)
+				w := dial(t, d.URL())
 				w.send(post("a", payBody))
 				tc.sees(t, w)
 				d.rest(t)
@@ -321,7 +307,7 @@ func TestDownstreamWaits(t *testing.T) {
 			var h *held
 			o.Fault = hitFirst(DownstreamFault{Kind: tc.kind, Wait: time.Hour})
 			d := startDownstream(t, o, func(d *Downstream) { h = holdPauses(d) })
-			w := dialDownstream(t, d)
+			w := dial(t, d.URL())
 			w.send(post("a", payBody))
 			if long := <-h.waits; long != time.Hour {
 				t.Errorf("it waits %v", long)
@@ -390,7 +376,7 @@ func TestDownstreamPause(t *testing.T) {
 func TestDownstreamStopsEndless(t *testing.T) {
 	for _, f := range []DownstreamFault{{Kind: Endless}, {Kind: Big, Size: MaxBig}} {
 		d := startDownstream(t, DownstreamOptions{Fault: hitFirst(f)})
-		w := dialDownstream(t, d)
+		w := dial(t, d.URL())
 		w.send(post("a", payBody))
 		if _, err := w.r.Peek(1); err != nil {
 			t.Fatal(err)
@@ -407,7 +393,7 @@ func TestDownstreamStopsEndless(t *testing.T) {
 // close-before leaves a body alone that has not been sent.
 func TestDownstreamClosesBeforeTheBody(t *testing.T) {
 	d := startDownstream(t, DownstreamOptions{Fault: hitFirst(DownstreamFault{Kind: CloseBefore})})
-	w := dialDownstream(t, d)
+	w := dial(t, d.URL())
 	w.send("POST /x HTTP/1.1\r\nHost: h\r\nIdempotency-Key: a\r\nContent-Length: 1000000\r\n\r\n")
 	w.wantEnd(false)
 	d.wantEffects(t)
@@ -423,7 +409,7 @@ func TestDownstreamHonoursARace(t *testing.T) {
 		begin := make(chan struct{})
 		answers := make(chan string, crowd)
 		for range crowd {
-			w := dialDownstream(t, d)
+			w := dial(t, d.URL())
 			wg.Go(func() {
 				<-begin
 				if _, err := io.WriteString(w, post("a", payBody)); err != nil {
@@ -463,7 +449,7 @@ func TestDownstreamOtherBody(t *testing.T) {
 	var h *held
 	d := startDownstream(t, DownstreamOptions{Ledger: ledger, Fault: hitFirst(DownstreamFault{Kind: SlowCommit, Wait: time.Hour})},
 		func(d *Downstream) { h = holdPauses(d) })
-	w := dialDownstream(t, d)
+	w := dial(t, d.URL())
 	w.send(post("a", payBody))
 	<-h.waits
 	refused := func(when string) {
@@ -695,7 +681,7 @@ func TestDownstreamRequests(t *testing.T) {
 	})
 	t.Run("half a body", func(t *testing.T) {
 		d := startDownstream(t, DownstreamOptions{})
-		w := dialDownstream(t, d)
+		w := dial(t, d.URL())
 		w.send(halfPost)
 		if err := w.Conn.(*net.TCPConn).CloseWrite(); err != nil {
 			t.Fatal(err)
@@ -773,7 +759,7 @@ func TestDownstreamBounds(t *testing.T) {
 			d.maxEntries = 1
 			h = holdPauses(d)
 		})
-		w := dialDownstream(t, d)
+		w := dial(t, d.URL())
 		w.send(post("a", payBody))
 		<-h.waits
 		if status, _ := d.ask(t, post("a", payBody)); status != 507 {
@@ -799,7 +785,7 @@ func TestDownstreamBounds(t *testing.T) {
 			d.maxRequests = 1
 			h = holdPauses(d)
 		})
-		w := dialDownstream(t, d)
+		w := dial(t, d.URL())
 		w.send(post("a", payBody))
 		<-h.waits
 		if status, body := d.ask(t, post("b", payBody)); status != 503 || !strings.Contains(body, "too_many_requests") {
@@ -883,7 +869,7 @@ func TestDownstreamImpatience(t *testing.T) {
 	if err := d.Start(); err != nil {
 		t.Fatal(err)
 	}
-	w := dialDownstream(t, d)
+	w := dial(t, d.URL())
 	w.send(halfPost)
 	<-here
 	over, cancel := context.WithCancel(t.Context())

@@ -135,7 +135,7 @@ func TestRulesInOrder(t *testing.T) {
 		Rule{Faults: []Fault{{Mode: Pass}}, Path: "/spared"},
 		Rule{Faults: []Fault{{Mode: FailBefore, Status: 503}}, First: 1},
 		Rule{Faults: []Fault{{Mode: FailBefore, Status: 504}}, First: 1})
-	w := dialProxy(t, p)
+	w := dial(t, p.URL())
 	for _, want := range []struct {
 		path   string
 		status int

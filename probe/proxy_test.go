@@ -104,9 +104,10 @@ type wire struct {
 	r *bufio.Reader
 }
 
-func dialProxy(t *testing.T, p *Proxy) *wire {
+// dial connects to where a service of this package listens.
+func dial(t *testing.T, url string) *wire {
 	t.Helper()
-	c, err := net.Dial("tcp", strings.TrimPrefix(p.URL(), "http://"))
+	c, err := net.Dial("tcp", strings.TrimPrefix(url, "http://"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -207,7 +208,7 @@ func TestProxyModes(t *testing.T) {
 				t.Fatal(f, err)
 			}
 			p := startProxy(t, o.URL, Rule{Faults: []Fault{f}, First: 1, Methods: []string{"POST"}, Path: "/x"})
-			w := dialProxy(t, p)
+			w := dial(t, p.URL())
 			w.send("GET /x HTTP/1.1\r\nHost: h\r\n\r\n" + "POST /y HTTP/1.1\r\nHost: h\r\nContent-Length: 0\r\n\r\n") // neither matches
 			w.want(200, "answer 1")
 			w.want(200, "answer 2")
@@ -227,7 +228,7 @@ func TestProxyModes(t *testing.T) {
 				}
 			}
 			if !tc.keeps {
-				w = dialProxy(t, p)
+				w = dial(t, p.URL())
 			}
 			w.send(post("k", "again"))
 			w.want(200, fmt.Sprintf("answer %d", len(hit)+1))
@@ -258,7 +259,7 @@ func TestProxyPassesEverythingOn(t *testing.T) {
 		h.Set("X-Sum", r.Trailer.Get("X-In"))
 	})
 	p := startProxy(t, o.URL)
-	w := dialProxy(t, p)
+	w := dial(t, p.URL())
 	for _, target := range []string{"/a%2Fb/..//%7e?q=%zz&&", "//x//y?", "/"} {
 		w.send("PUT " + target + " HTTP/1.1\r\nhost: h\r\nx-two: a\r\nX-Two: b\r\nTE: trailers\r\nConnection: x-hop\r\nX-Hop: 1\r\n" +
 			"Transfer-Encoding: chunked\r\nTrailer: X-In\r\n\r\n3\r\nabc\r\n2;e=1\r\nde\r\n0\r\nX-In: 7\r\n\r\n")
@@ -308,7 +309,7 @@ func TestProxyHead(t *testing.T) {
 		w.Header().Set("Etag", "x")
 	})
 	p := startProxy(t, o.URL, Rule{Faults: []Fault{{Mode: HalfBody}}, Path: "/half"})
-	w := dialProxy(t, p)
+	w := dial(t, p.URL())
 	for range 2 {
 		w.send("HEAD / HTTP/1.1\r\nHost: h\r\n\r\n")
 		resp, err := http.ReadResponse(w.r, &http.Request{Method: http.MethodHead})
@@ -325,7 +326,7 @@ func TestProxyHead(t *testing.T) {
 	}
 	w.send("HEAD /half HTTP/1.1\r\nHost: h\r\n\r\n") // has no body to cut
 	w.wantEnd(false)
-	w = dialProxy(t, p)
+	w = dial(t, p.URL())
 	w.send("CONNECT h:1 HTTP/1.1\r\nHost: h:1\r\n\r\n")
 	w.want(501, "idemd proxy: this proxy makes no tunnels\n")
 	over(t, p, Summary{Requests: 5, UpstreamRequests: 4, UpstreamAnswers: 4, Delivered: 3, OwnAnswers: 1, Faults: map[Mode]int64{HalfBody: 1}})
@@ -357,7 +358,7 @@ func TestProxyStreams(t *testing.T) {
 		c.send("0\r\n\r\n")
 	})
 	p := startProxy(t, stream.url)
-	w := dialProxy(t, p)
+	w := dial(t, p.URL())
 	w.send("POST / HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n")
 	resp, err := http.ReadResponse(w.r, &http.Request{Method: http.MethodPost})
 	if err != nil {
@@ -440,7 +441,7 @@ func TestProxySendsOnce(t *testing.T) {
 				}
 			})
 			p := startProxy(t, up.url)
-			w := dialProxy(t, p)
+			w := dial(t, p.URL())
 			w.send(head + "Host: h\r\n\r\n")
 			w.want(204, "")
 			w.send(head + "Host: h\r\n\r\n")
@@ -476,7 +477,7 @@ func TestProxyBrokenUpstream(t *testing.T) {
 				}
 			})
 			p := startProxy(t, up.url)
-			w := dialProxy(t, p)
+			w := dial(t, p.URL())
 			w.send("GET / HTTP/1.1\r\nHost: h\r\n\r\n")
 			status, body, err := w.read("GET")
 			if status != tc.status || body != tc.body || !errors.Is(err, io.ErrUnexpectedEOF) {
@@ -492,7 +493,7 @@ func TestProxyBrokenUpstream(t *testing.T) {
 		}
 		l.Close()
 		p := startProxy(t, "http://"+l.Addr().String())
-		w := dialProxy(t, p)
+		w := dial(t, p.URL())
 		for range 2 {
 			w.send(post("k", "body"))
 			w.want(502, "idemd proxy: cannot connect to upstream\n")
@@ -506,7 +507,7 @@ func TestProxyExpect(t *testing.T) {
 	o := newOrigin(t, numbered)
 	t.Run("asked for", func(t *testing.T) {
 		p := startProxy(t, o.URL)
-		w := dialProxy(t, p)
+		w := dial(t, p.URL())
 		for n := range 2 {
 			w.send(expecting)
 			if status, _, err := w.read("POST"); status != 100 || err != nil {
@@ -526,7 +527,7 @@ func TestProxyExpect(t *testing.T) {
 			}
 		})
 		p := startProxy(t, up.url)
-		w := dialProxy(t, p)
+		w := dial(t, p.URL())
 		w.send(expecting)
 		w.want(413, "") // and no 100 before it
 		w.wantEnd(false)
@@ -541,7 +542,7 @@ func TestProxyExpect(t *testing.T) {
 			c.send(fmt.Sprintf("HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s", len(b), b))
 		})
 		p := startProxy(t, up.url)
-		w := dialProxy(t, p)
+		w := dial(t, p.URL())
 		w.send(expecting)
 		if status, _, err := w.read("POST"); status != 100 || err != nil {
 			t.Fatal(status, err)
@@ -568,7 +569,7 @@ func TestProxyEarlyAnswer(t *testing.T) {
 				}
 			})
 			p := startProxy(t, up.url, Rule{Faults: []Fault{{Mode: tc.mode}}})
-			w := dialProxy(t, p)
+			w := dial(t, p.URL())
 			w.send("POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 100000\r\n\r\n")
 			if tc.mode == Pass {
 				w.want(413, "no")
@@ -632,7 +633,7 @@ func TestProxyClientLeaves(t *testing.T) {
 			if err := p.Start(); err != nil {
 				t.Fatal(err)
 			}
-			w := dialProxy(t, p)
+			w := dial(t, p.URL())
 			w.send(post("k", "body"))
 			<-has
 			w.Close()
@@ -659,7 +660,7 @@ func TestProxyClientLeaves(t *testing.T) {
 			ended <- err
 		})
 		p := startProxy(t, up.url)
-		w := dialProxy(t, p)
+		w := dial(t, p.URL())
 		w.send("POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 4\r\n\r\nbo")
 		<-has
 		w.Close()
@@ -674,7 +675,7 @@ func TestProxyClientLeaves(t *testing.T) {
 	t.Run("in the middle of what should be duplicated", func(t *testing.T) {
 		o := newOrigin(t, numbered)
 		p := startProxy(t, o.URL, Rule{Faults: []Fault{{Mode: DuplicateRequest}}})
-		w := dialProxy(t, p)
+		w := dial(t, p.URL())
 		w.send("POST / HTTP/1.1\r\nHost: h\r\nExpect: 100-continue\r\nContent-Length: 4\r\n\r\n")
 		if status, _, err := w.read("POST"); status != 100 || err != nil {
 			t.Fatal(status, err) // it is in hand now
@@ -693,7 +694,7 @@ func TestProxyClientLeaves(t *testing.T) {
 		answered := make(chan struct{})
 		o := newOrigin(t, func(int, http.ResponseWriter, *http.Request) { close(answered) })
 		p := startProxy(t, o.URL, Rule{Faults: []Fault{{Mode: DelayResponse, Delay: time.Hour}}})
-		w := dialProxy(t, p)
+		w := dial(t, p.URL())
 		w.send(post("k", "body"))
 		<-answered
 		w.Close()
@@ -709,7 +710,7 @@ func TestProxyBounds(t *testing.T) {
 	t.Run("half of a large body", func(t *testing.T) {
 		o := newOrigin(t, func(_ int, w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, big) })
 		p := startProxy(t, o.URL, Rule{Faults: []Fault{{Mode: HalfBody}}})
-		w := dialProxy(t, p)
+		w := dial(t, p.URL())
 		w.send(post("k", ""))
 		resp, err := http.ReadResponse(w.r, nil)
 		if err != nil || resp.ContentLength != int64(len(big)) {
@@ -722,7 +723,7 @@ func TestProxyBounds(t *testing.T) {
 	t.Run("duplicate of a large body", func(t *testing.T) {
 		o := newOrigin(t, numbered)
 		p := startProxy(t, o.URL, Rule{Faults: []Fault{{Mode: DuplicateRequest}}})
-		w := dialProxy(t, p)
+		w := dial(t, p.URL())
 		w.send(post("k", big))
 		w.want(200, "answer 1")
 		w.send(post("k", big[:MaxHeld]))
@@ -741,7 +742,7 @@ func TestProxyBounds(t *testing.T) {
 		})
 		for mode, want := range map[Fault]string{{Mode: Pass}: "no", {Mode: FailBefore, Status: 413}: "idemd proxy: fail-before=413\n"} {
 			p := startProxy(t, up.url, Rule{Faults: []Fault{mode}})
-			w := dialProxy(t, p)
+			w := dial(t, p.URL())
 			w.send("POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 100000000\r\n\r\n")
 			go func() { // more than is thrown away; a request in it must not be seen
 				_, err := io.WriteString(w, strings.Repeat("x", maxUnwanted+1))
@@ -760,7 +761,7 @@ func TestProxyBounds(t *testing.T) {
 	t.Run("connections", func(t *testing.T) {
 		o := newOrigin(t, numbered)
 		p := startProxyWith(t, ProxyOptions{Upstream: o.URL, MaxConns: 1})
-		first, second := dialProxy(t, p), dialProxy(t, p)
+		first, second := dial(t, p.URL()), dial(t, p.URL())
 		first.send(post("k", ""))
 		first.want(200, "answer 1")
 		second.send(post("k", "")) // waits in the backlog
@@ -773,7 +774,7 @@ func TestProxyBounds(t *testing.T) {
 	t.Run("connections when it closes", func(t *testing.T) {
 		o := newOrigin(t, numbered)
 		p := startProxyWith(t, ProxyOptions{Upstream: o.URL, MaxConns: 1})
-		first := dialProxy(t, p)
+		first := dial(t, p.URL())
 		first.send(post("k", ""))
 		first.want(200, "answer 1") // the listener waits for a place
 		p.Close()
@@ -782,7 +783,7 @@ func TestProxyBounds(t *testing.T) {
 	t.Run("a head that is too large", func(t *testing.T) {
 		o := newOrigin(t, numbered)
 		p := startProxy(t, o.URL)
-		w := dialProxy(t, p)
+		w := dial(t, p.URL())
 		go func() { _, _ = io.WriteString(w, "GET / HTTP/1.1\r\nA: "+strings.Repeat("a", 2*maxHead)) }()
 		if status, _, _ := w.read("GET"); status != 431 {
 			t.Error(status)
@@ -792,7 +793,7 @@ func TestProxyBounds(t *testing.T) {
 	t.Run("a client that stops sending", func(t *testing.T) {
 		o := newOrigin(t, numbered)
 		p := startProxyWith(t, ProxyOptions{Upstream: o.URL, Timeout: 400 * time.Millisecond})
-		w := dialProxy(t, p)
+		w := dial(t, p.URL())
 		w.send("POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 4\r\n\r\nbo")
 		w.wantEnd(false)
 		if n := len(o.asked()); n != 0 {
@@ -804,7 +805,7 @@ func TestProxyBounds(t *testing.T) {
 		p := startProxyWith(t, ProxyOptions{
 			Upstream: "http://127.0.0.1:1", Timeout: 50 * time.Millisecond, Rules: []Rule{{Faults: []Fault{{Mode: FailBefore, Status: 503}}}},
 		})
-		w := dialProxy(t, p)
+		w := dial(t, p.URL())
 		w.send("POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 4\r\n\r\nbo")
 		w.want(503, "idemd proxy: fail-before=503\n")
 		w.wantEnd(false)
@@ -818,7 +819,7 @@ func TestProxyBounds(t *testing.T) {
 			}
 		})
 		p := startProxy(t, up.url, Rule{Faults: []Fault{{Mode: DropResponse}}})
-		w := dialProxy(t, p)
+		w := dial(t, p.URL())
 		w.send("POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 100000000\r\n\r\n")
 		go func() { _, _ = io.WriteString(w, strings.Repeat("x", 100_000_000)) }()
 		if _, err := io.Copy(io.Discard, w.r); errors.Is(err, os.ErrDeadlineExceeded) {
@@ -839,7 +840,7 @@ func TestProxyBounds(t *testing.T) {
 			gone <- err
 		})
 		p := startProxyWith(t, ProxyOptions{Upstream: up.url, Timeout: 200 * time.Millisecond})
-		w := dialProxy(t, p)
+		w := dial(t, p.URL())
 		w.send("GET / HTTP/1.1\r\nHost: h\r\n\r\n")
 		if err := <-gone; errors.Is(err, os.ErrDeadlineExceeded) {
 			t.Error("upstream was kept waiting")
@@ -852,7 +853,7 @@ func TestProxyBounds(t *testing.T) {
 	t.Run("an upstream that stops answering", func(t *testing.T) {
 		up := newRaw(t, func(c *wire) { _, _ = io.Copy(io.Discard, c) })
 		p := startProxyWith(t, ProxyOptions{Upstream: up.url, Timeout: 50 * time.Millisecond})
-		w := dialProxy(t, p)
+		w := dial(t, p.URL())
 		w.send(post("k", "body"))
 		w.wantEnd(false)
 		over(t, p, Summary{Requests: 1, UpstreamRequests: 1, UpstreamFailures: 1})
@@ -866,7 +867,7 @@ func TestProxyShutdown(t *testing.T) {
 		for name, rest := range map[string]string{"answer": "dy", "request": ""} {
 			t.Run(string(mode)+", waits for the "+name, func(t *testing.T) {
 				p := startProxy(t, up.url, Rule{Faults: []Fault{{Mode: mode}}})
-				w := dialProxy(t, p)
+				w := dial(t, p.URL())
 				w.send("POST / HTTP/1.1\r\nHost: h\r\nExpect: 100-continue\r\nContent-Length: 4\r\n\r\n")
 				if status, _, err := w.read("POST"); status != 100 || err != nil {
 					t.Fatal(status, err) // it is under way
@@ -887,7 +888,7 @@ func TestProxyShutdown(t *testing.T) {
 		has, goOn := make(chan struct{}), make(chan struct{})
 		o := newOrigin(t, func(int, http.ResponseWriter, *http.Request) { close(has); <-goOn })
 		p := startProxy(t, o.URL)
-		w := dialProxy(t, p)
+		w := dial(t, p.URL())
 		w.send(post("k", ""))
 		<-has
 		end := make(chan error)
@@ -903,7 +904,7 @@ func TestProxyShutdown(t *testing.T) {
 		answered := make(chan struct{})
 		o := newOrigin(t, func(int, http.ResponseWriter, *http.Request) { close(answered) })
 		p := startProxy(t, o.URL, Rule{Faults: []Fault{{Mode: DelayResponse, Delay: time.Hour}}})
-		w := dialProxy(t, p)
+		w := dial(t, p.URL())
 		w.send(post("k", ""))
 		<-answered
 		p.Close()
@@ -951,7 +952,7 @@ func TestProxyTLS(t *testing.T) {
 	roots.AddCert(srv.Certificate())
 	for _, conf := range []*tls.Config{nil, {RootCAs: roots}} {
 		p := startProxyWith(t, ProxyOptions{Upstream: srv.URL, TLS: conf})
-		w := dialProxy(t, p)
+		w := dial(t, p.URL())
 		w.send(post("k", "body"))
 		if conf == nil {
 			w.want(502, "idemd proxy: cannot connect to upstream\n")
@@ -969,10 +970,10 @@ func TestProxyLog(t *testing.T) {
 		Upstream: o.URL, Rules: []Rule{{Faults: []Fault{{Mode: DropResponse}}, FirstPerKey: 1}},
 		Logger: slog.New(slog.NewJSONHandler(&log, nil)),
 	})
-	w := dialProxy(t, p)
+	w := dial(t, p.URL())
 	w.send(post("secret-key-of-1", "body"))
 	w.wantEnd(false)
-	w = dialProxy(t, p)
+	w = dial(t, p.URL())
 	w.send(post("secret-key-of-1", "body"))
 	w.want(200, "answer 2")
 	p.Close()

@@ -1,9 +1,7 @@
 package main
 
 import (
-	"bufio"
 	"bytes"
-	"context"
 	"encoding/json"
 	"errors"
 	"io"
@@ -18,32 +16,6 @@ import (
 	"github.com/idemd/idemd/idem"
 	"github.com/idemd/idemd/probe"
 )
-
-// startIdemdDownstream returns once the service listens; it is a command that runs in
-// this process, as a proxyRun.
-func startIdemdDownstream(t *testing.T, stdout io.Writer, args ...string) proxyRun {
-	t.Helper()
-	ctx, cancel := context.WithCancel(t.Context())
-	t.Cleanup(cancel)
-	r, w := io.Pipe()
-	code := make(chan int, 1)
-	go func() {
-		code <- run(ctx, append([]string{"downstream"}, args...), nil, stdout, w)
-		_ = w.Close()
-	}()
-	p := proxyRun{stop: func() outcome { cancel(); return outcome{code: <-code} }}
-	lines := bufio.NewScanner(r)
-	for lines.Scan() {
-		if url, ok := strings.CutPrefix(lines.Text(), "idemd downstream listening on "); ok {
-			p.url = url
-			go func() { _, _ = io.Copy(io.Discard, r) }()
-			return p
-		}
-		p.said = append(p.said, lines.Text())
-	}
-	t.Fatalf("exit code %d: %q", <-code, p.said)
-	return p
-}
 
 // What was lost on the way is asked for again: once in the ledger where ids are
 // honoured, twice where they are not, and reconcile says so.
@@ -60,7 +32,7 @@ func TestDownstream(t *testing.T) {
 			dir := t.TempDir()
 			ledger, expected := filepath.Join(dir, "ledger.ndjson"), filepath.Join(dir, "expected.ndjson")
 			var stdout bytes.Buffer
-			d := startIdemdDownstream(t, &stdout, tc.mode, "--ledger", ledger, "--fault", "commit-then-close@first=1", "--log-level", "error")
+			d := startStandIn(t, &stdout, "downstream", tc.mode, "--ledger", ledger, "--fault", "commit-then-close@first=1", "--log-level", "error")
 			if len(d.said) > 0 {
 				t.Errorf("said %q", d.said)
 			}
@@ -103,7 +75,7 @@ func TestDownstreamPointerAndRestart(t *testing.T) {
 	ledger := filepath.Join(t.TempDir(), "ledger.ndjson")
 	var answers []string
 	for range 2 {
-		d := startIdemdDownstream(t, io.Discard, "--ledger", ledger, "--effect-pointer", "/id")
+		d := startStandIn(t, io.Discard, "downstream", "--ledger", ledger, "--effect-pointer", "/id")
 		req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, d.url, strings.NewReader(`{"id":"a","amount":7}`))
 		if err != nil {
 			t.Fatal(err)
@@ -131,7 +103,7 @@ func TestDownstreamSeed(t *testing.T) {
 	play := func(seed ...string) (met, said, stdout string, ids []string) {
 		ledger := filepath.Join(t.TempDir(), "ledger.ndjson")
 		var out bytes.Buffer
-		d := startIdemdDownstream(t, &out, append([]string{"--ledger", ledger, "--ignores", "--fault", "unavailable@rate=0.5"}, seed...)...)
+		d := startStandIn(t, &out, "downstream", append([]string{"--ledger", ledger, "--ignores", "--fault", "unavailable@rate=0.5"}, seed...)...)
 		for range 40 {
 			status, err := postThrough(d, "k")
 			if err != nil {
@@ -166,7 +138,7 @@ func TestDownstreamSeed(t *testing.T) {
 func TestDownstreamStop(t *testing.T) {
 	ledger := filepath.Join(t.TempDir(), "ledger.ndjson")
 	var stdout bytes.Buffer
-	d := startIdemdDownstream(t, &stdout, "--ledger", ledger, "--fault", "slow-commit:24h@all", "--log-format", "json")
+	d := startStandIn(t, &stdout, "downstream", "--ledger", ledger, "--fault", "slow-commit:24h@all", "--log-format", "json")
 	type result struct {
 		status int
 		err    error
@@ -232,7 +204,7 @@ func TestDownstreamRefused(t *testing.T) {
 func TestDownstreamStdoutFails(t *testing.T) {
 	r, w := io.Pipe()
 	_ = r.Close()
-	d := startIdemdDownstream(t, w, "--ledger", filepath.Join(t.TempDir(), "l"))
+	d := startStandIn(t, w, "downstream", "--ledger", filepath.Join(t.TempDir(), "l"))
 	if o := d.stop(); o.code != exitOutput {
 		t.Errorf("exit code %d", o.code)
 	}

@@ -1,9 +1,7 @@
 package main
 
 import (
-	"bufio"
 	"bytes"
-	"context"
 	"encoding/json"
 	"errors"
 	"io"
@@ -14,18 +12,11 @@ import (
 	"testing"
 )
 
-// proxyRun is a proxy command that runs in this process.
-type proxyRun struct {
-	url  string
-	said []string       // before it listened
-	stop func() outcome // ends it; without its stderr
-}
-
 // startIdemdProxy returns once the proxy listens.
-func startIdemdProxy(t *testing.T, args ...string) proxyRun {
+func startIdemdProxy(t *testing.T, args ...string) standInRun {
 	t.Helper()
 	var stdout bytes.Buffer
-	p := startIdemdProxyTo(t, &stdout, args...)
+	p := startStandIn(t, &stdout, "proxy", args...)
 	stop := p.stop
 	p.stop = func() outcome {
 		o := stop()
@@ -35,31 +26,7 @@ func startIdemdProxy(t *testing.T, args ...string) proxyRun {
 	return p
 }
 
-func startIdemdProxyTo(t *testing.T, stdout io.Writer, args ...string) proxyRun {
-	t.Helper()
-	ctx, cancel := context.WithCancel(t.Context())
-	t.Cleanup(cancel)
-	r, w := io.Pipe()
-	code := make(chan int, 1)
-	go func() {
-		code <- run(ctx, append([]string{"proxy"}, args...), nil, stdout, w)
-		_ = w.Close()
-	}()
-	p := proxyRun{stop: func() outcome { cancel(); return outcome{code: <-code} }}
-	lines := bufio.NewScanner(r)
-	for lines.Scan() {
-		if url, ok := strings.CutPrefix(lines.Text(), "idemd proxy listening on "); ok {
-			p.url = url
-			go func() { _, _ = io.Copy(io.Discard, r) }()
-			return p
-		}
-		p.said = append(p.said, lines.Text())
-	}
-	t.Fatalf("exit code %d: %q", <-code, p.said)
-	return p
-}
-
-func postThrough(p proxyRun, key string) (int, error) {
+func postThrough(p standInRun, key string) (int, error) {
 	req, err := http.NewRequest(http.MethodPost, p.url+"/v1/tool-calls", strings.NewReader("{}"))
 	if err != nil {
 		return 0, err
@@ -175,7 +142,7 @@ func TestProxyRefused(t *testing.T) {
 func TestProxyStdoutFails(t *testing.T) {
 	r, w := io.Pipe()
 	_ = r.Close()
-	p := startIdemdProxyTo(t, w, "--upstream", "http://127.0.0.1:1")
+	p := startStandIn(t, w, "proxy", "--upstream", "http://127.0.0.1:1")
 	if o := p.stop(); o.code != exitOutput {
 		t.Errorf("exit code %d", o.code)
 	}
